@@ -1,0 +1,162 @@
+"""What a model and a run are made of: frozen, checked when built, the same in Python and in files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast
+
+from overlaycaps.errors import UsageError
+from overlaycaps.routing import ROUTINGS
+from overlaycaps.tables import look_up
+
+Pose = Literal["vector", "matrix"]
+POSES: tuple[Pose, ...] = ("vector", "matrix")
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class CapsuleConfig:
+    """Every size of a capsule network; a matched CNN is derived from the same object.
+
+    Attributes:
+        num_channels: channels C of the first convolution.
+        num_capsules: capsules n at each position of the primary and of the convolutional capsule layer.
+        pose_size: numbers d in a pose; a square number for matrix poses.
+        pose: ``vector`` (d numbers) or ``matrix`` (sqrt(d) x sqrt(d)).
+        routing: a name in the table of routings.
+        iterations: routing passes; the first has equal coefficients.
+        scale_agreement: divide agreements by sqrt(d).
+        canvas_px: height and width of the images.
+        num_classes: class capsules, one logit each.
+    """
+
+    num_channels: int
+    num_capsules: int
+    pose_size: int
+    pose: Pose = "vector"
+    routing: str = "attention"
+    iterations: int = 2
+    scale_agreement: bool = True
+    canvas_px: int = 36
+    num_classes: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("num_channels", "num_capsules", "pose_size", "num_classes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if not 1 <= self.iterations <= 10:
+            raise UsageError(f"--routing-iterations {self.iterations}: choose 1 to 10.")
+        if self.pose not in POSES:
+            raise UsageError(f"pose {self.pose!r}: choose one of {', '.join(POSES)}.")
+        if self.pose == "matrix" and math.isqrt(self.pose_size) ** 2 != self.pose_size:
+            raise UsageError(
+                f"a matrix pose needs a square pose size, not {self.pose_size}; use {math.isqrt(self.pose_size) ** 2} "
+                f"or {(math.isqrt(self.pose_size) + 1) ** 2}, or a model with vector poses."
+            )
+        look_up(ROUTINGS, self.routing, "--routing")
+        if self.grid_px < 1:
+            raise UsageError(
+                f"images of {self.canvas_px} px are too small for the three 3x3 layers; the smallest is 13 px."
+            )
+
+    @property
+    def stem_px(self) -> int:
+        """Height and width after the first convolution (3x3, stride 2, padding 1)."""
+        return (self.canvas_px - 1) // 2 + 1
+
+    @property
+    def primary_px(self) -> int:
+        """Height and width of the primary layer (3x3, stride 2, no padding)."""
+        return (self.stem_px - 3) // 2 + 1
+
+    @property
+    def grid_px(self) -> int:
+        """Height and width of the convolutional capsule layer (3x3, stride 1, no padding)."""
+        return self.primary_px - 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+
+# `tiny` is for tests, `small` trains on a laptop, `paper` is the size whose parameter counts the paper's table gives.
+SIZES: dict[str, CapsuleConfig] = {
+    "tiny": CapsuleConfig(num_channels=8, num_capsules=4, pose_size=4),
+    "small": CapsuleConfig(num_channels=64, num_capsules=8, pose_size=16),
+    "paper": CapsuleConfig(num_channels=1024, num_capsules=16, pose_size=64),
+}
+DEFAULT_SIZE = "small"
+DEFAULT_ROUTING = "attention"
+
+# One recipe for all models; `benchmarks/recipe.py` is how it was chosen.
+DEFAULT_EPOCHS = 4
+DEFAULT_BATCH_SIZE = 128
+DEFAULT_LR = 4e-3
+DEFAULT_WEIGHT_DECAY = 0.01
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a run trains; with a model's configuration and a data file it determines the run.
+
+    Attributes:
+        model: a name in the table of models.
+        size: a name in the table of sizes.
+        seed: of the initial weights and of the order of the images.
+        num_images: training images to show in all; an epoch is one pass over the training split, the last may be cut.
+        batch_size: images in an optimiser step.
+        lr: peak learning rate of the one-cycle schedule.
+        weight_decay: of AdamW, on matrices and convolutions only.
+        precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 on a GPU that has it, else fp32.
+        routing: routing of a capsule model, by name.
+        routing_iterations: routing passes of a capsule model.
+    """
+
+    model: str
+    size: str
+    seed: int
+    num_images: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    precision: str
+    routing: str
+    routing_iterations: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"--seed {self.seed}: choose a number from 0 to 2**63 - 1.")
+        if self.batch_size < 1:
+            raise UsageError(f"--batch-size {self.batch_size}: it must be at least 1.")
+        if self.num_images < self.batch_size:
+            raise UsageError(
+                f"{self.num_images} training images do not fill one batch of {self.batch_size}; "
+                "raise --images (or --epochs) or lower --batch-size."
+            )
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise UsageError(f"--lr {self.lr}: it must be a positive number.")
+        if self.precision not in PRECISIONS:
+            raise UsageError(f"--precision {self.precision}: choose one of {', '.join(PRECISIONS)}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TrainConfig:
+        """Build from plain data, as in a run's ``config.json``.
+
+        Raises:
+            UsageError: if a field is missing, unknown or of the wrong type.
+        """
+        known = {field.name: field.type for field in fields(cls)}
+        if set(data) != set(known):
+            wrong = ", ".join(sorted(set(data) ^ set(known)))
+            raise UsageError(f"a training configuration with missing or unknown fields: {wrong}.")
+        checks: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
+        for name, kind in known.items():
+            if isinstance(data[name], bool) or not isinstance(data[name], checks[cast(str, kind)]):
+                raise UsageError(f"a training configuration whose {name} is {data[name]!r}.")
+        return cls(**data)

@@ -1,0 +1,58 @@
+"""Writing files so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from overlaycaps.errors import UserError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space or choose another folder",
+    errno.EDQUOT: "the disk quota is used up; free some space or choose another folder",
+    errno.EACCES: "permission denied; choose a place that you may use",
+    errno.EROFS: "the file system is read-only; choose another folder",
+}
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it to ``path``.
+
+    Whatever goes wrong, ``path`` is left as it was and the temporary file is removed.
+
+    Raises:
+        UserError: if the file cannot be written; it names the file, the reason and a remedy.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(describe_write_failure(path, error)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write UTF-8 text with :func:`write_atomically`."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def describe_write_failure(path: Path, error: OSError) -> str:
+    """Return one line: what could not be written, why, and what to do."""
+    reason = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+    return f"{path} could not be written: {reason}."
+
+
+def describe_failure(error: OSError) -> str:
+    """Return one line for a failed use of a file that no one closer to it explained."""
+    reason = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+    return f"{error.filename}: {reason}." if error.filename else f"{reason}."

@@ -1,0 +1,172 @@
+"""The routed passes in plain torch: any device, any float type. The reference and the fallback.
+
+A vector pose of D numbers is a matrix of D rows and one column, so one code path serves both pose types: a vote is
+always the matrix product ``W_ij @ P_i``. Shapes: see the legend in :mod:`overlaycaps.kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Votes are made for a few children at a time. Smaller groups cost calls, larger ones fall out of the caches; between
+# about 2**20 numbers (4 MiB) is best on two cores with 32 MiB of shared cache.
+_MAX_VOTES_IN_FLIGHT = 2**20
+
+
+def gather_children(poses: Tensor, kernel_px: int) -> Tensor:
+    """Return the children that each position's parents see.
+
+    Args:
+        poses: poses of the layer below, (n, R, C, B, H, W).
+        kernel_px: height and width k of the kernel; stride 1, no padding.
+
+    Returns:
+        Poses (n k k, R, C, T) with T = B (H-k+1) (W-k+1); children ordered by capsule, then by row and by column of
+        the kernel.
+    """
+    patches = poses.unfold(4, kernel_px, 1).unfold(5, kernel_px, 1)
+    return patches.permute(0, 6, 7, 1, 2, 3, 4, 5).flatten(5).flatten(0, 2).contiguous()
+
+
+def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int) -> Tensor:
+    r"""Weighted sum of the votes with equal coefficients; neither votes nor gathered children are ever formed.
+
+    With :math:`r_{ij} = 1/J` the routed sum is linear in the children,
+
+    .. math:: s_j = \frac{1}{J} \sum_i W_{ij} P_i,
+
+    hence one convolution, with the columns of the poses as further images of the batch.
+
+    Args:
+        poses: poses of the layer below, (n, R, C, B, H, W).
+        weight: transformation matrices, (I, J, Q, R), children ordered as in :func:`gather_children`.
+        kernel_px: height and width k of the kernel; stride 1, no padding.
+
+    Returns:
+        The sums :math:`s_j` before any normalisation, (J, Q, C, B, H-k+1, W-k+1).
+
+    Source: first pass of procedure 1 in Tsai et al. 2020 (arXiv 2002.04764), where the parents are still zero.
+    """
+    _, num_parents, parent_rows, rows = weight.shape
+    number, _, columns, batch, height, width = poses.shape
+    filters = weight.view(number, kernel_px, kernel_px, num_parents, parent_rows, rows) / num_parents
+    if height == width == kernel_px:
+        # One position a sample: a matrix product, which is several times faster than a convolution this large.
+        features = poses.permute(0, 4, 5, 1, 2, 3).reshape(-1, columns * batch)
+        matrix = filters.permute(3, 4, 0, 1, 2, 5).reshape(num_parents * parent_rows, -1)
+        return torch.mm(matrix, features).view(num_parents, parent_rows, columns, batch, 1, 1)
+    images = poses.permute(2, 3, 0, 1, 4, 5).reshape(columns * batch, number * rows, height, width)
+    filters = filters.permute(3, 4, 0, 5, 1, 2)
+    filters = filters.reshape(num_parents * parent_rows, number * rows, kernel_px, kernel_px)
+    maps = torch.nn.functional.conv2d(images, filters)
+    sums: Tensor = maps.unflatten(1, (num_parents, parent_rows)).unflatten(0, (columns, batch))
+    return sums.permute(2, 3, 0, 1, 4, 5)
+
+
+def attention_pass(children: Tensor, weight: Tensor, parents: Tensor, scale: float) -> Tensor:
+    r"""One pass of inverted dot-product attention, with the votes streamed.
+
+    .. math::
+
+        V_{ij} = W_{ij} P_i, \quad
+        a_{ij} = \mathrm{scale} \cdot \langle P_j, V_{ij} \rangle, \quad
+        r_{ij} = \frac{\exp a_{ij}}{\sum_{j'} \exp a_{ij'}}, \quad
+        s_j = \sum_i r_{ij} V_{ij}
+
+    The softmax runs over the parents j. Exact in forward and backward; the backward pass forms the votes again, so
+    that the memory in use grows with children, parents and coefficients but never with the votes.
+
+    Args:
+        children: poses of the children, (I, R, C, T).
+        weight: transformation matrices, (I, J, Q, R).
+        parents: poses of the parents so far, (J, Q, C, T).
+        scale: factor on the agreement.
+
+    Returns:
+        The sums :math:`s_j` before any normalisation, (J, Q, C, T).
+
+    Source: eqs. 1-3 and procedure 1 in Tsai et al. 2020 (arXiv 2002.04764).
+    """
+    sums: Tensor = _AttentionPass.apply(children, weight, parents, scale)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def _group_size(weight: Tensor, columns: int, positions: int) -> int:
+    _, num_parents, parent_rows, _ = weight.shape
+    return max(1, _MAX_VOTES_IN_FLIGHT // (num_parents * parent_rows * columns * positions))
+
+
+def _form_votes(children: Tensor, weight: Tensor) -> Tensor:
+    """Votes of a group of children: (G, R, C, T) and (G, J, Q, R) -> (G, J, Q, C, T)."""
+    size, num_parents, parent_rows, rows = weight.shape
+    columns, positions = children.shape[2:]
+    votes = torch.bmm(
+        weight.reshape(size, num_parents * parent_rows, rows),
+        children.reshape(size, rows, columns * positions),
+    )
+    return votes.view(size, num_parents, parent_rows, columns, positions)
+
+
+class _AttentionPass(torch.autograd.Function):
+    """Streams over groups of children; see :func:`attention_pass` for the mathematics."""
+
+    @staticmethod
+    def forward(ctx: Any, children: Tensor, weight: Tensor, parents: Tensor, scale: float) -> Tensor:
+        # Under autocast the operands may differ in type; the parents carry the type that the softmax needs.
+        ctx.input_types = (children.dtype, weight.dtype)
+        children, weight = children.to(parents.dtype), weight.to(parents.dtype)
+        with torch.autocast(parents.device.type, enabled=False):
+            group = _group_size(weight, *children.shape[2:])
+            sums = torch.zeros_like(parents)
+            coefficients = []
+            for start in range(0, len(children), group):
+                votes = _form_votes(children[start : start + group], weight[start : start + group])
+                agreement = (votes * parents).sum((2, 3)) * scale
+                routing = torch.softmax(agreement, dim=1)
+                coefficients.append(routing)
+                _add_weighted(sums, votes, routing)
+            ctx.save_for_backward(children, weight, parents, *coefficients)
+        ctx.scale, ctx.group = scale, group
+        return sums
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_sums: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        children, weight, parents, *coefficients = ctx.saved_tensors
+        scale, group = ctx.scale, ctx.group
+        _, num_parents, parent_rows, rows = weight.shape
+        columns, positions = children.shape[2:]
+        grad_sums = grad_sums.contiguous()
+        grad_children = torch.empty_like(children)
+        grad_weight = torch.empty_like(weight)
+        grad_parents = torch.zeros_like(parents)
+        with torch.autocast(parents.device.type, enabled=False):
+            for start, routing in zip(range(0, len(children), group), coefficients, strict=True):
+                own = slice(start, start + len(routing))
+                votes = _form_votes(children[own], weight[own])
+                grad_routing = (votes * grad_sums).sum((2, 3))
+                # Softmax backward over the parents, then the scale.
+                inner = (routing * grad_routing).sum(1, keepdim=True)
+                grad_agreement = (grad_routing - inner).mul_(routing).mul_(scale)
+                _add_weighted(grad_parents, votes, grad_agreement)
+                grad_votes = torch.mul(routing[:, :, None, None], grad_sums, out=votes)
+                grad_votes.addcmul_(grad_agreement[:, :, None, None], parents)
+                flat = grad_votes.view(len(routing), num_parents * parent_rows, columns * positions)
+                matrices = weight[own].reshape(len(routing), num_parents * parent_rows, rows)
+                poses = children[own].reshape(len(routing), rows, columns * positions)
+                grad_children[own] = torch.bmm(matrices.mT, flat).view_as(children[own])
+                grad_weight[own] = torch.bmm(flat, poses.mT).view_as(weight[own])
+        children_type, weight_type = ctx.input_types
+        return grad_children.to(children_type), grad_weight.to(weight_type), grad_parents, None
+
+
+def _add_weighted(total: Tensor, votes: Tensor, coefficients: Tensor) -> None:
+    """``total += sum over the group of coefficients x votes``: (J,Q,C,T), (G,J,Q,C,T), (G,J,T)."""
+    spread = coefficients[:, :, None, None]
+    if len(votes) == 1:
+        total.addcmul_(votes[0], spread[0])
+    else:
+        total.add_((votes * spread).sum(0))

@@ -1,0 +1,51 @@
+"""The models of the comparison: one table of names.
+
+To add one, write ``models/<name>.py`` with a builder ``(CapsuleConfig) -> OverlayModel`` and add its row here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlaycaps.tables import Row, look_up, make_table
+
+if TYPE_CHECKING:
+    from overlaycaps.config import CapsuleConfig
+    from overlaycaps.models.base import OverlayModel
+
+MODELS = make_table(
+    Row(
+        name="caps",
+        summary="capsules with vector poses, inverted dot-product attention routing",
+        reference="Tsai et al. 2020, arXiv 2002.04764",
+        target="overlaycaps.models.caps:build_vector",
+    ),
+    Row(
+        name="caps-matrix",
+        summary="the same with matrix poses, which need fewer parameters",
+        reference="Tsai et al. 2020, arXiv 2002.04764",
+        target="overlaycaps.models.caps:build_matrix",
+    ),
+    Row(
+        name="cnn",
+        summary="CNN with the same layers and neurons per layer; flattens its last feature map",
+        reference="the baseline of Tsai et al. 2020, section 4",
+        target="overlaycaps.models.cnn:build_flat",
+    ),
+    Row(
+        name="cnn-pool",
+        summary="the same CNN; averages its last feature map over space",
+        reference="the baseline of Tsai et al. 2020, section 4",
+        target="overlaycaps.models.cnn:build_pooled",
+    ),
+)
+
+
+def build_model(name: str, config: CapsuleConfig) -> OverlayModel:
+    """Build a model by its name.
+
+    Raises:
+        UsageError: if there is no such model, or the configuration does not fit it.
+    """
+    model: OverlayModel = look_up(MODELS, name, "--model").load()(config)
+    return model

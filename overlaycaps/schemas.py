@@ -1,0 +1,13 @@
+"""Names and versions of the files that the program writes and reads again."""
+
+RUN_SCHEMA = "overlaycaps.run"
+RUN_VERSION = 1
+
+RESULT_SCHEMA = "overlaycaps.result"
+RESULT_VERSION = 1
+
+CHECKPOINT_SCHEMA = "overlaycaps.checkpoint"
+CHECKPOINT_VERSION = 1
+
+REPORT_SCHEMA = "overlaycaps.report"
+REPORT_VERSION = 1

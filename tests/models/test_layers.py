@@ -1,0 +1,80 @@
+"""Capsule layers against nested loops over every index, both pose types."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from overlaycaps.models.layers import CapsuleLayer, PrimaryCapsules
+from overlaycaps.routing.attention import AttentionRouting
+from overlaycaps.routing.base import PoseShape
+from tests import literal
+
+VECTOR, MATRIX = PoseShape(4, 1), PoseShape(2, 2)
+POSES = pytest.mark.parametrize("pose", [VECTOR, MATRIX], ids=["vector", "matrix"])
+
+
+Norm = tuple[torch.Tensor, torch.Tensor]
+
+
+def make_layer(pose: PoseShape, num_in: int, num_out: int, kernel_px: int) -> tuple[CapsuleLayer, Norm]:
+    torch.manual_seed(0)
+    routing = AttentionRouting(pose)
+    layer = CapsuleLayer(num_in, num_out, pose, kernel_px, routing).double()
+    # A LayerNorm that does something to every number apart, so that mixed-up numbers show.
+    torch.nn.init.normal_(routing.norm.weight)
+    torch.nn.init.normal_(routing.norm.bias)
+    return layer, (routing.norm.weight, routing.norm.bias)
+
+
+@POSES
+@pytest.mark.parametrize("kernel_px", [1, 2, 3], ids=["1x1", "convolutional", "fully connected"])
+def test_layer_equals_nested_loops(pose: PoseShape, kernel_px: int) -> None:
+    layer, norm = make_layer(pose, num_in=2, num_out=3, kernel_px=kernel_px)
+    poses = torch.randn(2, pose.rows, pose.columns, 2, 3, 3, dtype=torch.double)
+    votes = layer.vote(poses)
+    expected = literal.route_layer(poses, layer.weight, kernel_px, None, pose.size**-0.5, norm)
+    first = layer.route(votes)
+    torch.testing.assert_close(first, expected, rtol=0, atol=1e-10)
+    for _ in range(2):
+        parents = expected
+        expected = literal.route_layer(poses, layer.weight, kernel_px, parents, pose.size**-0.5, norm)
+        torch.testing.assert_close(layer.route(votes, parents), expected, rtol=0, atol=1e-10)
+    assert not torch.allclose(first, expected), "agreement changed nothing: the example proves nothing"
+
+
+@POSES
+def test_layer_keeps_samples_and_places_apart(pose: PoseShape) -> None:
+    layer, _ = make_layer(pose, num_in=2, num_out=2, kernel_px=3)
+    poses = torch.randn(2, pose.rows, pose.columns, 2, 5, 5, dtype=torch.double)
+    before = layer.route(layer.vote(poses))
+    poses[:, :, :, 1, 0, 0] += 1
+    after = layer.route(layer.vote(poses))
+    changed = (before != after).flatten(0, 2).any(0)
+    assert changed.nonzero().tolist() == [[1, 0, 0]]
+
+
+@POSES
+def test_primary_capsules_equal_a_loop(pose: PoseShape) -> None:
+    torch.manual_seed(0)
+    primary = PrimaryCapsules(2, 3, pose).double()
+    torch.nn.init.normal_(primary.norm.weight)
+    features = torch.randn(2, 2, 7, 7, dtype=torch.double)
+    poses = primary(features)
+    assert poses.shape == (3, pose.rows, pose.columns, 2, 3, 3)
+    for n, b, y, x in itertools.product(range(3), range(2), range(3), range(3)):
+        patch = features[b, :, 2 * y : 2 * y + 3, 2 * x : 2 * x + 3]
+        raw = torch.zeros(pose.rows, pose.columns, dtype=torch.double)
+        for r, c in itertools.product(range(pose.rows), range(pose.columns)):
+            raw[r, c] = (primary.conv.weight[n * pose.size + r * pose.columns + c] * patch).sum()
+        expected = literal.layer_norm(raw, primary.norm.weight, primary.norm.bias)
+        torch.testing.assert_close(poses[n, :, :, b, y, x], expected, rtol=0, atol=1e-10)
+
+
+def test_initial_weights_have_the_stated_variance() -> None:
+    torch.manual_seed(0)
+    layer = CapsuleLayer(16, 16, PoseShape(16, 1), 3, AttentionRouting(PoseShape(16, 1)))
+    expected = (16 / (16 * 16 * 9)) ** 0.5
+    assert layer.weight.std().item() == pytest.approx(expected, rel=0.01)

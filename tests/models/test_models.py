@@ -1,0 +1,157 @@
+"""Every model of the table: parameter counts, matching, behaviour at the edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from overlaycaps.config import SIZES, CapsuleConfig
+from overlaycaps.errors import UsageError
+from overlaycaps.models import MODELS, build_model
+from overlaycaps.models.matching import summarize_model, summarize_models
+from overlaycaps.routing import ROUTINGS
+
+# Derived by hand from the layer table of the design; they round to the published counts.
+PAPER_PARAMETERS = {"caps": 42_478_017, "caps-matrix": 9_963_969, "cnn": 42_486_666, "cnn-pool": 19_549_066}
+PAPER_NEURONS = (324 * 1024, 64 * 16 * 64, 36 * 16 * 64, 10 * 64, 10)
+
+ALL_MODELS = pytest.mark.parametrize("name", MODELS)
+
+
+def list_variants() -> list[tuple[str, str]]:
+    """Every model with every routing that makes a difference to it."""
+    capsules = [name for name in MODELS if build_model(name, SIZES["tiny"]).describe_routing()["pose"]]
+    return [(name, routing) for name in MODELS for routing in (ROUTINGS if name in capsules else ["attention"])]
+
+
+@pytest.mark.parametrize("name", PAPER_PARAMETERS)
+def test_parameters_at_paper_size(name: str) -> None:
+    summary = summarize_model(name, SIZES["paper"])
+    assert summary.parameters == PAPER_PARAMETERS[name]
+    assert summary.neurons == PAPER_NEURONS
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_layers_are_matched_and_add_up(size: str) -> None:
+    summaries = summarize_models(SIZES[size])
+    assert {summary.name for summary in summaries} == set(MODELS)
+    for summary in summaries:
+        assert sum(layer.parameters for layer in summary.layers) == summary.parameters
+        assert summary.neurons == summaries[0].neurons
+
+
+@ALL_MODELS
+@pytest.mark.parametrize("canvas_px", [13, 28, 36, 41])
+def test_stated_shapes_are_the_real_ones(name: str, canvas_px: int) -> None:
+    model = build_model(name, replace(SIZES["tiny"], canvas_px=canvas_px))
+    seen = []
+    spatial = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
+    for module in spatial:
+        module.register_forward_hook(lambda _m, _i, output: seen.append(tuple(output.shape[1:])))
+    logits = model(torch.zeros(2, canvas_px, canvas_px, dtype=torch.uint8))
+    assert logits.shape == (2, 10)
+    stated = [layer.shape for layer in model.describe_layers()]
+    assert seen == stated[: len(spatial)]
+    assert stated[-1] == (10,)
+
+
+@pytest.mark.parametrize(("name", "routing"), list_variants())
+@pytest.mark.parametrize("pixel", [0, 255])
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_loss_and_gradients_stay_finite_on_blank_images(name: str, routing: str, pixel: int, batch_size: int) -> None:
+    torch.manual_seed(0)
+    model = build_model(name, replace(SIZES["tiny"], routing=routing, iterations=3))
+    images = torch.full((batch_size, 36, 36), pixel, dtype=torch.uint8)
+    labels = torch.zeros(batch_size, 10)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(model(images), labels)
+    loss.backward()
+    assert torch.isfinite(loss)
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
+
+
+@ALL_MODELS
+def test_images_may_be_bytes_or_floats_with_or_without_a_channel(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model(name, SIZES["tiny"])
+    images = torch.randint(0, 256, (2, 36, 36), dtype=torch.uint8)
+    expected = model(images)
+    torch.testing.assert_close(model(images[:, None]), expected)
+    torch.testing.assert_close(model(images[:, None].float() / 255), expected)
+
+
+@ALL_MODELS
+def test_samples_do_not_see_each_other(name: str) -> None:
+    torch.manual_seed(0)
+    model = build_model(name, SIZES["tiny"])
+    images = torch.randint(0, 256, (5, 36, 36), dtype=torch.uint8)
+    alone = torch.cat([model(image[None]) for image in images])
+    torch.testing.assert_close(model(images), alone, rtol=1e-4, atol=1e-5)
+
+
+@ALL_MODELS
+def test_state_survives_saving(name: str) -> None:
+    torch.manual_seed(0)
+    model, other = build_model(name, SIZES["tiny"]), build_model(name, SIZES["tiny"])
+    images = torch.randint(0, 256, (2, 36, 36), dtype=torch.uint8)
+    assert not torch.equal(model(images), other(images))
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other(images), model(images), rtol=0, atol=0)
+
+
+def test_ten_logits_are_independent() -> None:
+    """No softmax over the classes: all ten logits can be driven up together."""
+    torch.manual_seed(0)
+    model = build_model("caps", SIZES["tiny"])
+    images = torch.randint(0, 256, (4, 36, 36), dtype=torch.uint8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(20):
+        optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(model(images), torch.ones(4, 10)).backward()
+        optimizer.step()
+    assert (model(images) > 0).all()
+
+
+def test_uniform_routing_is_attention_with_one_iteration() -> None:
+    torch.manual_seed(0)
+    attention = build_model("caps", replace(SIZES["tiny"], iterations=1))
+    uniform = build_model("caps", replace(SIZES["tiny"], routing="uniform", iterations=3))
+    uniform.load_state_dict(attention.state_dict())
+    images = torch.randint(0, 256, (2, 36, 36), dtype=torch.uint8)
+    torch.testing.assert_close(uniform(images), attention(images), rtol=0, atol=0)
+
+
+def test_routing_iterations_change_the_logits() -> None:
+    torch.manual_seed(0)
+    two = build_model("caps", SIZES["tiny"])
+    three = build_model("caps", replace(SIZES["tiny"], iterations=3))
+    three.load_state_dict(two.state_dict())
+    images = torch.randint(0, 256, (2, 36, 36), dtype=torch.uint8)
+    assert (two(images) - three(images)).abs().max() > 1e-5
+
+
+def test_unknown_model_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"--model cap: .*Did you mean caps\?"):
+        build_model("cap", SIZES["tiny"])
+
+
+def test_matrix_pose_needs_a_square() -> None:
+    with pytest.raises(UsageError, match=r"square pose size, not 8; use 4 or 9"):
+        build_model("caps-matrix", CapsuleConfig(num_channels=4, num_capsules=2, pose_size=8))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iterations": 0}, "--routing-iterations 0"),
+        ({"routing": "magic"}, "--routing magic"),
+        ({"canvas_px": 12}, "too small for the three 3x3 layers"),
+        ({"num_capsules": 0}, "num_capsules is 0"),
+    ],
+)
+def test_configurations_that_do_not_fit_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(SIZES["tiny"], **change)  # type: ignore[arg-type]
