@@ -1,0 +1,1 @@
+"""Scores of multi-label predictions, and intervals for them; numpy only."""

@@ -1,0 +1,1 @@
+"""Training: one visible loop (``loop.py``), and what it stands on."""

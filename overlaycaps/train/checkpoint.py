@@ -1,0 +1,64 @@
+"""State on disk: plain tensors and numbers, written whole or not at all, read as data only."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from overlaycaps.errors import UserError
+from overlaycaps.files import write_atomically
+from overlaycaps.schemas import CHECKPOINT_SCHEMA, CHECKPOINT_VERSION
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` (nested dicts and lists of tensors, numbers and text) to ``path``.
+
+    Tensors are moved to the CPU first, so that the file names no device and opens anywhere.
+
+    Raises:
+        UserError: if the file cannot be written; what was at ``path`` is still there.
+    """
+    content = {"schema": CHECKPOINT_SCHEMA, "schema_version": CHECKPOINT_VERSION, **_move_to_cpu(state)}
+    try:
+        write_atomically(path, lambda file: torch.save(content, file))
+    except RuntimeError as error:  # torch's zip writer reports a full disk in its own words
+        raise UserError(f"{path} could not be written: {_first_line(error)}; is the disk full?") from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what :func:`save_checkpoint` wrote, onto the CPU; nothing in the file is ever executed.
+
+    Raises:
+        UserError: if the file is missing, damaged, not a checkpoint, or of a newer version.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist.") from error
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
+    if not isinstance(content, dict) or content.get("schema") != CHECKPOINT_SCHEMA:
+        raise UserError(f"{path} is not a checkpoint of overlaycaps.")
+    version = content.get("schema_version")
+    if version != CHECKPOINT_VERSION:
+        raise UserError(f"{path} has version {version}; this program reads {CHECKPOINT_VERSION}. Upgrade overlaycaps.")
+    return content
+
+
+def _move_to_cpu(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _move_to_cpu(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_move_to_cpu(item) for item in value)
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    # torch explains at length, and an empty file it does not explain at all.
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,178 @@
+"""The training loop, from the first image to the scored run; read it from top to bottom."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from overlaycaps.errors import Interrupted, UserError
+from overlaycaps.metrics.multilabel import MultilabelScores
+from overlaycaps.models import build_model
+from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
+from overlaycaps.train.evaluate import evaluate
+from overlaycaps.train.interrupt import StopFlag
+from overlaycaps.train.observer import Evaluation, Observer, Progress
+from overlaycaps.train.optimizer import make_optimizer
+from overlaycaps.train.order import BatchPlan
+from overlaycaps.train.plan import PreparedRun
+from overlaycaps.train.result import describe_result
+from overlaycaps.train.run_folder import RunFolder
+
+
+@dataclass
+class Position:
+    """How far a run is; with weights, optimiser and schedule it is all that resuming needs.
+
+    The order of the images is a function of seed and epoch, and nothing in the loop draws random numbers.
+    """
+
+    step: int = 0
+    images_seen: int = 0
+    loss_sum: float = 0.0
+    loss_images: int = 0
+    train_time_s: float = 0.0
+    best_exact_match: float = -1.0
+    best_epoch: int = 0
+    best_scores: dict[str, Any] = field(default_factory=dict)
+
+
+def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any]:
+    """Train to the end, score the best checkpoint once on the test split, and write ``result.json``.
+
+    Continues from ``last.pt`` where the folder has one; on the CPU the outcome is the same, bit for bit.
+
+    Returns:
+        The result, as written.
+
+    Raises:
+        Interrupted: when ``stop`` asks for it; the state is saved and the message says how to continue.
+        UserError: if the loss is not finite, or a file cannot be written.
+    """
+    config, data, folder, runtime = run.config, run.data, run.folder, run.runtime
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, run.model_config).to(runtime.device)
+    plan = BatchPlan(len(data.train), config.num_images, config.batch_size, config.seed)
+    optimizer, schedule = make_optimizer(model, config, plan.num_steps)
+    at = Position()
+    if folder.last_file.is_file():
+        state = load_checkpoint(folder.last_file)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["schedule"])
+        at = Position(**state["position"])
+        folder.keep_metrics_until(at.images_seen)
+
+    def save_last() -> None:
+        save_checkpoint(
+            folder.last_file,
+            {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "schedule": schedule.state_dict(),
+                "position": vars(at),
+            },
+        )
+
+    train_split = data.train.to(runtime.device)
+    resumed_images, resumed_time_s = at.images_seen, at.train_time_s
+    for epoch in range(at.step // plan.steps_per_epoch, plan.num_epochs):
+        first_batch = at.step - epoch * plan.steps_per_epoch
+        model.train()
+        started = time.perf_counter()
+        time_before_s = at.train_time_s
+        for indices in plan.split_epoch(epoch)[first_batch:]:
+            chosen = indices.to(runtime.device)
+            images, labels = train_split.images[chosen], train_split.labels[chosen].float()
+            with runtime.autocast():
+                logits = model(images)
+            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+
+            loss_value = loss.item()
+            if not math.isfinite(loss_value):
+                raise UserError(
+                    f"the loss is {loss_value} at step {at.step + 1}; lower --lr (it is {config.lr:g}). The last good "
+                    f"state is in {folder.last_file}."
+                )
+            at.step += 1
+            at.images_seen += len(indices)
+            at.loss_sum += loss_value * len(indices)
+            at.loss_images += len(indices)
+            at.train_time_s = time_before_s + time.perf_counter() - started
+            speed = (at.images_seen - resumed_images) / (at.train_time_s - resumed_time_s)
+            observer.on_progress(
+                Progress(
+                    epoch=epoch + 1,
+                    num_epochs=plan.num_epochs,
+                    images_seen=at.images_seen,
+                    num_images=plan.num_images,
+                    loss=loss_value,
+                    images_per_s=speed,
+                    remaining_s=(plan.num_images - at.images_seen) / speed,
+                )
+            )
+            if stop.requested and at.step < plan.last_step(epoch):
+                save_last()
+                raise Interrupted(_describe_stop(at, plan, folder))
+
+        scores = evaluate(model, data.valid, runtime)
+        is_best = _note_evaluation(at, epoch + 1, scores)
+        if is_best:
+            save_checkpoint(folder.best_file, {"model": model.state_dict(), "images_seen": at.images_seen})
+        train_loss = at.loss_sum / at.loss_images
+        at.loss_sum, at.loss_images = 0.0, 0
+        folder.append_metrics(
+            {
+                "epoch": epoch + 1,
+                "step": at.step,
+                "images_seen": at.images_seen,
+                "train_loss": train_loss,
+                "lr": schedule.get_last_lr()[0],
+                "train_time_s": at.train_time_s,
+                "validation": scores.to_dict(),
+            }
+        )
+        save_last()
+        observer.on_evaluation(
+            Evaluation(
+                epoch=epoch + 1,
+                num_epochs=plan.num_epochs,
+                images_seen=at.images_seen,
+                train_loss=train_loss,
+                exact_match=scores.exact_match.ratio,
+                is_best=is_best,
+            )
+        )
+        if stop.requested:
+            raise Interrupted(_describe_stop(at, plan, folder))
+
+    # The only place that touches the test split.
+    model.load_state_dict(load_checkpoint(folder.best_file)["model"])
+    result = describe_result(run, model, vars(at), evaluate(model, data.test, runtime))
+    folder.write_result(result)
+    return result
+
+
+def _describe_stop(at: Position, plan: BatchPlan, folder: RunFolder) -> str:
+    return (
+        f"stopped after {at.images_seen:,} of {plan.num_images:,} images; the state is saved. Continue with "
+        f"`overlaycaps train --resume {folder.path}`."
+    )
+
+
+def _note_evaluation(at: Position, epoch: int, scores: MultilabelScores) -> bool:
+    """Remember the scores if they are the best so far; of equals, the later."""
+    if scores.exact_match.ratio < at.best_exact_match:
+        return False
+    at.best_exact_match = scores.exact_match.ratio
+    at.best_epoch = epoch
+    at.best_scores = scores.to_dict()
+    return True

@@ -1,0 +1,54 @@
+"""In which order the training images are shown: a pure function of (seed, epoch), so resuming needs no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from numpy.random import Generator, Philox, SeedSequence
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Which images every optimiser step sees.
+
+    Each epoch shows every training image once, in an order of its own; the last epoch stops when ``num_images`` have
+    been shown in all.
+    """
+
+    num_train: int
+    num_images: int
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in a whole epoch; its last batch may be smaller."""
+        return -(-self.num_train // self.batch_size)
+
+    @property
+    def num_epochs(self) -> int:
+        """Epochs, the last one perhaps cut."""
+        return -(-self.num_images // self.num_train)
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps in all."""
+        whole, rest = divmod(self.num_images, self.num_train)
+        return whole * self.steps_per_epoch + -(-rest // self.batch_size)
+
+    def last_step(self, epoch: int) -> int:
+        """Return the number of steps done when ``epoch`` (counted from 0) ends."""
+        return min((epoch + 1) * self.steps_per_epoch, self.num_steps)
+
+    def order_epoch(self, epoch: int) -> Tensor:
+        """Return the indices of the images of an epoch (counted from 0), in order, int64."""
+        random = Generator(Philox(SeedSequence(self.seed, spawn_key=(epoch,))))
+        shown = min(self.num_train, self.num_images - epoch * self.num_train)
+        return torch.from_numpy(random.permutation(self.num_train)[:shown])
+
+    def split_epoch(self, epoch: int) -> tuple[Tensor, ...]:
+        """Return the index batches of an epoch."""
+        batches: tuple[Tensor, ...] = self.order_epoch(epoch).split(self.batch_size)
+        return batches

@@ -1,0 +1,72 @@
+"""What a finished run leaves for the comparison: ``result.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from overlaycaps.metrics.intervals import wilson_interval
+from overlaycaps.metrics.multilabel import MultilabelScores
+from overlaycaps.models.base import OverlayModel
+from overlaycaps.schemas import RESULT_SCHEMA, RESULT_VERSION
+from overlaycaps.train.optimizer import OPTIMIZER_NAME, SCHEDULE_NAME
+from overlaycaps.train.order import BatchPlan
+from overlaycaps.train.plan import PreparedRun
+
+
+def describe_result(
+    run: PreparedRun, model: OverlayModel, position: Mapping[str, Any], test: MultilabelScores
+) -> dict[str, Any]:
+    """Return everything that ``compare`` needs, as plain data.
+
+    Args:
+        run: what was run.
+        model: as trained.
+        position: fields of :class:`overlaycaps.train.loop.Position` at the end.
+        test: scores of the chosen checkpoint on the test split.
+    """
+    config = run.config
+    plan = BatchPlan(len(run.data.train), config.num_images, config.batch_size, config.seed)
+    return {
+        "schema": RESULT_SCHEMA,
+        "schema_version": RESULT_VERSION,
+        "run": run.folder.path.name,
+        "model": {
+            "name": config.model,
+            **model.describe_routing(),
+            "size": config.size,
+            "parameters": model.count_parameters(),
+            "config": model.config.to_dict(),
+            "matching": [layer.to_dict() for layer in model.describe_layers()],
+        },
+        "training": {
+            "seed": config.seed,
+            "images_seen": position["images_seen"],
+            "steps": position["step"],
+            "batch_size": config.batch_size,
+            "lr": config.lr,
+            "weight_decay": config.weight_decay,
+            "optimizer": OPTIMIZER_NAME,
+            "schedule": SCHEDULE_NAME,
+            "precision": run.runtime.precision,
+            "train_time_s": position["train_time_s"],
+            "images_per_s": position["images_seen"] / position["train_time_s"],
+            "best_epoch": position["best_epoch"],
+            "num_epochs": plan.num_epochs,
+        },
+        "data": run.data.describe(),
+        "environment": run.runtime.describe(),
+        "validation": position["best_scores"],
+        "test": test.to_dict(),
+    }
+
+
+def summarize_result(result: Mapping[str, Any]) -> str:
+    """Return one line: exact match on the test split with its binomial 95 % interval."""
+    exact = result["test"]["exact_match"]
+    low, high = wilson_interval(exact["correct"], exact["total"])
+    return (
+        f"{result['run']}: test exact match {exact['correct'] / exact['total'] * 100:.2f} % "
+        f"(95 % interval {low * 100:.2f} to {high * 100:.2f}, {exact['total']:,} images); "
+        "compare it with `overlaycaps compare`"
+    )

@@ -1,0 +1,60 @@
+"""The schedule and what decays."""
+
+from __future__ import annotations
+
+import pytest
+from torch.optim.lr_scheduler import OneCycleLR
+
+from overlaycaps.config import SIZES, TrainConfig
+from overlaycaps.models import MODELS, build_model
+from overlaycaps.train.optimizer import make_optimizer, scale_lr
+
+CONFIG = TrainConfig(
+    model="caps",
+    size="tiny",
+    seed=0,
+    num_images=100,
+    batch_size=10,
+    lr=0.01,
+    weight_decay=0.1,
+    precision="fp32",
+    routing="attention",
+    routing_iterations=2,
+)
+
+
+def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
+    factors = [scale_lr(step, 100) for step in range(101)]
+    assert factors[0] == pytest.approx(1 / 25)
+    assert factors[20] == 1
+    assert factors[60] == pytest.approx(0.5)
+    assert factors[100] == 0
+    assert factors[:21] == sorted(factors[:21])
+    assert factors[20:] == sorted(factors[20:], reverse=True)
+
+
+@pytest.mark.parametrize("num_steps", range(1, 12))
+def test_the_schedule_fits_runs_of_any_length(num_steps: int) -> None:
+    assert all(0 < scale_lr(step, num_steps) <= 1 for step in range(num_steps))
+
+
+def test_the_schedule_has_the_shape_of_torchs_one_cycle() -> None:
+    model = build_model("cnn", SIZES["tiny"])
+    optimizer, _ = make_optimizer(model, CONFIG, 1000)
+    theirs = OneCycleLR(optimizer, 0.01, total_steps=1000, pct_start=0.2, cycle_momentum=False)
+    for step in range(1000):
+        assert scale_lr(step, 1000) == pytest.approx(theirs.get_last_lr()[0] / 0.01, abs=0.02)
+        optimizer.step()
+        theirs.step() if step < 999 else None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_what_multiplies_decays(name: str) -> None:
+    model = build_model(name, SIZES["tiny"])
+    optimizer, _ = make_optimizer(model, CONFIG, 10)
+    names = {id(parameter): key for key, parameter in model.named_parameters()}
+    decayed, others = ([names[id(p)] for p in group["params"]] for group in optimizer.param_groups)
+    assert sorted(decayed + others) == sorted(names.values())
+    assert all(key.endswith("weight") and "norm" not in key for key in decayed)
+    assert all("norm" in key or key.endswith("bias") for key in others)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
