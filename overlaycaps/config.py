@@ -89,6 +89,8 @@ SIZES: dict[str, CapsuleConfig] = {
 }
 DEFAULT_SIZE = "small"
 DEFAULT_ROUTING = "attention"
+DEFAULT_DATA_FILE = "data.h5"
+DEFAULT_RUNS_FOLDER = "runs"
 
 # One recipe for all models; `benchmarks/recipe.py` is how it was chosen.
 DEFAULT_EPOCHS = 4

@@ -151,7 +151,7 @@ def test_a_run_is_not_resumed_on_other_data(tiny_data: Path, tmp_path: Path) -> 
         start(make_request(data, tmp_path / "runs"), stopper, stopper.stop)
     spec = make_spec(seed=1, num_train=96, num_valid=40, num_test=48)
     write_dataset(data, spec, load_bundled(), force=True)
-    with pytest.raises(UserError, match="not the data that .* was begun on"):
+    with pytest.raises(UserError, match=r"not the data that .* was begun on"):
         prepare_resumed_run(tmp_path / "runs" / "run", None, cpu=True)
 
 

@@ -1,0 +1,62 @@
+"""``overlaycaps reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from overlaycaps.cli.compare import compare
+from overlaycaps.cli.console import print_note, print_warning
+from overlaycaps.cli.errors import report_errors
+from overlaycaps.cli.generate import generate
+from overlaycaps.cli.options import CpuOption, DataOption, GpuOption, RunsOption, SeedOption, SizeOption
+from overlaycaps.cli.progress import show_training
+from overlaycaps.config import DEFAULT_DATA_FILE, DEFAULT_RUNS_FOLDER, DEFAULT_SIZE
+
+
+@report_errors
+def reproduce(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small budget: minutes on two cores, enough to learn, not to conclude.")
+    ] = False,
+    size: SizeOption = DEFAULT_SIZE,
+    data: DataOption = Path(DEFAULT_DATA_FILE),
+    runs: RunsOption = Path(DEFAULT_RUNS_FOLDER),
+    seed: SeedOption = 0,
+    images: Annotated[
+        int | None, typer.Option("--images", help="Training images for each model, instead of the default budget.")
+    ] = None,
+    gpu: GpuOption = None,
+    cpu: CpuOption = False,
+) -> None:
+    """Do the whole comparison: generate the data, train every model on equal budgets, compare; skip what is done."""
+    from overlaycaps.reproduce import plan_requests, plan_run
+    from overlaycaps.train.interrupt import catch_stop_signals
+    from overlaycaps.train.loop import train as run_training
+    from overlaycaps.train.plan import TrainRequest
+    from overlaycaps.train.result import summarize_result
+
+    if data.exists():
+        print_note(f"{data} exists and is used as it is")
+    else:
+        generate(out=data)
+    base = TrainRequest(
+        model="caps", size=size, data_path=data, runs_dir=runs, gpu=gpu, cpu=cpu, seed=seed, images=images
+    )
+    warned: set[str] = set()
+    for request in plan_requests(base, quick=quick):
+        planned = plan_run(request)
+        run = planned.run
+        for warning in set(run.warnings) - warned:
+            print_warning(warning)
+            warned.add(warning)
+        if planned.state == "finished":
+            print_note(f"{run.folder.path} is finished")
+            continue
+        verb = "continuing" if planned.state == "resume" else "training"
+        print_note(f"{verb} {run.config.model} on {run.runtime.device}; run folder {run.folder.path}")
+        with catch_stop_signals() as stop, show_training(run.folder.path.name) as view:
+            print_note(summarize_result(run_training(run, view, stop)))
+    compare(runs=runs)
