@@ -11,7 +11,6 @@ from data_gen.digits import load_bundled
 from data_gen.spec import make_spec
 from data_gen.store.write import write_dataset
 
-
 # At tiny sizes a second thread only waits, and with more test processes than cores it waits long.
 torch.set_num_threads(1)
 

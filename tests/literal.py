@@ -49,7 +49,9 @@ def route_position(
     return [layer_norm(s, *norm) for s in sums], coefficients
 
 
-def vote_at(poses: Tensor, weight: Tensor, kernel_px: int, place: tuple[int, int, int]) -> list[list[Tensor]]:
+def vote_at(
+    poses: Tensor, weight: Tensor, kernel_px: int, place: tuple[int, int, int], stride_px: int = 1
+) -> list[list[Tensor]]:
     """Votes for the parents at one sample and position, by nested loops over capsule, kernel row and kernel column.
 
     Args:
@@ -57,6 +59,7 @@ def vote_at(poses: Tensor, weight: Tensor, kernel_px: int, place: tuple[int, int
         weight: (n k k, J, Q, R).
         kernel_px: k.
         place: sample, row, column of the parents.
+        stride_px: step of the kernel.
     """
     b, y, x = place
     votes = []
@@ -64,7 +67,7 @@ def vote_at(poses: Tensor, weight: Tensor, kernel_px: int, place: tuple[int, int
     for capsule in range(poses.shape[0]):
         for ky in range(kernel_px):
             for kx in range(kernel_px):
-                pose = poses[capsule, :, :, b, y + ky, x + kx]
+                pose = poses[capsule, :, :, b, stride_px * y + ky, stride_px * x + kx]
                 child_votes = []
                 for j in range(weight.shape[1]):
                     vote = torch.zeros(weight.shape[2], pose.shape[1], dtype=pose.dtype)
@@ -85,9 +88,10 @@ def route_layer(
     parents: Tensor | None,
     scale: float,
     norm: tuple[Tensor, Tensor],
+    stride_px: int = 1,
 ) -> Tensor:
-    """One pass of a whole layer: (n, R, C, B, H, W) -> (J, Q, C, B, H-k+1, W-k+1)."""
-    height, width = poses.shape[4] - kernel_px + 1, poses.shape[5] - kernel_px + 1
+    """One pass of a whole layer: (n, R, C, B, H, W) -> (J, Q, C, B, H', W')."""
+    height, width = ((size - kernel_px) // stride_px + 1 for size in poses.shape[4:])
     routed = torch.zeros(
         weight.shape[1], weight.shape[2], poses.shape[2], poses.shape[3], height, width, dtype=poses.dtype
     )
@@ -95,7 +99,7 @@ def route_layer(
         for y in range(height):
             for x in range(width):
                 before = None if parents is None else [parents[j, :, :, b, y, x] for j in range(weight.shape[1])]
-                new, _ = route_position(vote_at(poses, weight, kernel_px, (b, y, x)), before, scale, norm)
+                new, _ = route_position(vote_at(poses, weight, kernel_px, (b, y, x), stride_px), before, scale, norm)
                 for j, pose in enumerate(new):
                     routed[j, :, :, b, y, x] = pose
     return routed

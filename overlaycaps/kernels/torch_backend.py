@@ -16,22 +16,23 @@ from torch import Tensor
 _MAX_VOTES_IN_FLIGHT = 2**20
 
 
-def gather_children(poses: Tensor, kernel_px: int) -> Tensor:
+def gather_children(poses: Tensor, kernel_px: int, stride_px: int = 1) -> Tensor:
     """Return the children that each position's parents see.
 
     Args:
         poses: poses of the layer below, (n, R, C, B, H, W).
-        kernel_px: height and width k of the kernel; stride 1, no padding.
+        kernel_px: height and width k of the kernel; no padding.
+        stride_px: step of the kernel.
 
     Returns:
-        Poses (n k k, R, C, T) with T = B (H-k+1) (W-k+1); children ordered by capsule, then by row and by column of
+        Poses (n k k, R, C, T) with T = B H' W', H' = (H - k) // stride + 1 and W' alike; children ordered by capsule, then by row and by column of
         the kernel.
     """
-    patches = poses.unfold(4, kernel_px, 1).unfold(5, kernel_px, 1)
+    patches = poses.unfold(4, kernel_px, stride_px).unfold(5, kernel_px, stride_px)
     return patches.permute(0, 6, 7, 1, 2, 3, 4, 5).flatten(5).flatten(0, 2).contiguous()
 
 
-def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int) -> Tensor:
+def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int, stride_px: int = 1) -> Tensor:
     r"""Weighted sum of the votes with equal coefficients; neither votes nor gathered children are ever formed.
 
     With :math:`r_{ij} = 1/J` the routed sum is linear in the children,
@@ -43,10 +44,11 @@ def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int) -> Tensor:
     Args:
         poses: poses of the layer below, (n, R, C, B, H, W).
         weight: transformation matrices, (I, J, Q, R), children ordered as in :func:`gather_children`.
-        kernel_px: height and width k of the kernel; stride 1, no padding.
+        kernel_px: height and width k of the kernel; no padding.
+        stride_px: step of the kernel.
 
     Returns:
-        The sums :math:`s_j` before any normalisation, (J, Q, C, B, H-k+1, W-k+1).
+        The sums :math:`s_j` before any normalisation, (J, Q, C, B, H', W').
 
     Source: first pass of procedure 1 in Tsai et al. 2020 (arXiv 2002.04764), where the parents are still zero.
     """
@@ -61,7 +63,7 @@ def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int) -> Tensor:
     images = poses.permute(2, 3, 0, 1, 4, 5).reshape(columns * batch, number * rows, height, width)
     filters = filters.permute(3, 4, 0, 5, 1, 2)
     filters = filters.reshape(num_parents * parent_rows, number * rows, kernel_px, kernel_px)
-    maps = torch.nn.functional.conv2d(images, filters)
+    maps = torch.nn.functional.conv2d(images, filters, stride=stride_px)
     sums: Tensor = maps.unflatten(1, (num_parents, parent_rows)).unflatten(0, (columns, batch))
     return sums.permute(2, 3, 0, 1, 4, 5)
 

@@ -58,15 +58,18 @@ class CapsuleLayer(nn.Module):
         pose: shape of a pose, the same below and here.
         kernel_px: height and width k of the kernel; no padding.
         routing: turns votes into poses; with what it learns.
+        stride_px: step of the kernel.
 
     Initial weights are normal with variance J / (R I), which is the released code's.
 
     Source: Tsai et al. 2020 (arXiv 2002.04764), section 3 and procedure 1.
     """
 
-    def __init__(self, num_in: int, num_out: int, pose: PoseShape, kernel_px: int, routing: Routing) -> None:
+    def __init__(
+        self, num_in: int, num_out: int, pose: PoseShape, kernel_px: int, routing: Routing, stride_px: int = 1
+    ) -> None:
         super().__init__()
-        self.num_out, self.pose, self.kernel_px = num_out, pose, kernel_px
+        self.num_out, self.pose, self.kernel_px, self.stride_px = num_out, pose, kernel_px, stride_px
         self.num_children = num_in * kernel_px**2
         self.weight = nn.Parameter(torch.empty(self.num_children, num_out, pose.rows, pose.rows))
         nn.init.normal_(self.weight, std=(num_out / (pose.rows * self.num_children)) ** 0.5)
@@ -74,7 +77,7 @@ class CapsuleLayer(nn.Module):
 
     def vote(self, poses: Tensor) -> Votes:
         """Return the votes of the layer below, whose poses are (n, R, C, B, H, W)."""
-        return Votes(poses, self.weight, self.kernel_px)
+        return Votes(poses, self.weight, self.kernel_px, self.stride_px)
 
     def route(self, votes: Votes, parents: Tensor | None = None) -> Tensor:
         """One pass: votes -> poses of this layer (J, R, C, B, H', W').

@@ -35,19 +35,20 @@ class Votes:
         poses: poses of the layer below, (n, R, C, B, H, W).
         weight: transformation matrices, (I, J, Q, R), I = n k k.
         kernel_px: height and width k of the kernel.
+        stride_px: step of the kernel.
     """
 
-    def __init__(self, poses: Tensor, weight: Tensor, kernel_px: int) -> None:
-        self.poses, self.weight, self.kernel_px = poses, weight, kernel_px
+    def __init__(self, poses: Tensor, weight: Tensor, kernel_px: int, stride_px: int = 1) -> None:
+        self.poses, self.weight, self.kernel_px, self.stride_px = poses, weight, kernel_px, stride_px
 
     @cached_property
     def children(self) -> Tensor:
         """Poses of the children of every position, (I, R, C, T); gathered once."""
-        return gather_children(self.poses, self.kernel_px)
+        return gather_children(self.poses, self.kernel_px, self.stride_px)
 
     def sum_uniformly(self) -> Tensor:
         """Return the sum of the votes with equal coefficients, sum over i of V_ij / J, (J, Q, C, B, H', W')."""
-        return uniform_pass(self.poses, self.weight, self.kernel_px)
+        return uniform_pass(self.poses, self.weight, self.kernel_px, self.stride_px)
 
     def sum_by_attention(self, parents: Tensor, scale: float) -> Tensor:
         """Return the votes summed with coefficients softmax over j of scale <P_j, V_ij>, shaped like ``parents``."""

@@ -19,10 +19,12 @@ POSES = pytest.mark.parametrize("pose", [VECTOR, MATRIX], ids=["vector", "matrix
 Norm = tuple[torch.Tensor, torch.Tensor]
 
 
-def make_layer(pose: PoseShape, num_in: int, num_out: int, kernel_px: int) -> tuple[CapsuleLayer, Norm]:
+def make_layer(
+    pose: PoseShape, num_in: int, num_out: int, kernel_px: int, stride_px: int = 1
+) -> tuple[CapsuleLayer, Norm]:
     torch.manual_seed(0)
     routing = AttentionRouting(pose)
-    layer = CapsuleLayer(num_in, num_out, pose, kernel_px, routing).double()
+    layer = CapsuleLayer(num_in, num_out, pose, kernel_px, routing, stride_px).double()
     # A LayerNorm that does something to every number apart, so that mixed-up numbers show.
     torch.nn.init.normal_(routing.norm.weight)
     torch.nn.init.normal_(routing.norm.bias)
@@ -30,17 +32,22 @@ def make_layer(pose: PoseShape, num_in: int, num_out: int, kernel_px: int) -> tu
 
 
 @POSES
-@pytest.mark.parametrize("kernel_px", [1, 2, 3], ids=["1x1", "convolutional", "fully connected"])
-def test_layer_equals_nested_loops(pose: PoseShape, kernel_px: int) -> None:
-    layer, norm = make_layer(pose, num_in=2, num_out=3, kernel_px=kernel_px)
-    poses = torch.randn(2, pose.rows, pose.columns, 2, 3, 3, dtype=torch.double)
+@pytest.mark.parametrize(
+    ("kernel_px", "stride_px"),
+    [(1, 1), (2, 1), (3, 1), (2, 2), (1, 2)],
+    ids=["1x1", "convolutional", "fully connected", "stride 2", "1x1 stride 2"],
+)
+def test_layer_equals_nested_loops(pose: PoseShape, kernel_px: int, stride_px: int) -> None:
+    layer, norm = make_layer(pose, num_in=2, num_out=3, kernel_px=kernel_px, stride_px=stride_px)
+    size = 4 if stride_px == 2 else 3
+    poses = torch.randn(2, pose.rows, pose.columns, 2, size, size, dtype=torch.double)
     votes = layer.vote(poses)
-    expected = literal.route_layer(poses, layer.weight, kernel_px, None, pose.size**-0.5, norm)
+    expected = literal.route_layer(poses, layer.weight, kernel_px, None, pose.size**-0.5, norm, stride_px)
     first = layer.route(votes)
     torch.testing.assert_close(first, expected, rtol=0, atol=1e-10)
     for _ in range(2):
         parents = expected
-        expected = literal.route_layer(poses, layer.weight, kernel_px, parents, pose.size**-0.5, norm)
+        expected = literal.route_layer(poses, layer.weight, kernel_px, parents, pose.size**-0.5, norm, stride_px)
         torch.testing.assert_close(layer.route(votes, parents), expected, rtol=0, atol=1e-10)
     assert not torch.allclose(first, expected), "agreement changed nothing: the example proves nothing"
 
