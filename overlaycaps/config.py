@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast
 
 from overlaycaps.errors import UsageError
-from overlaycaps.routing import ROUTINGS
+from overlaycaps.routing import ROUTINGS, SCHEDULES
 from overlaycaps.tables import look_up
 
 Pose = Literal["vector", "matrix"]
@@ -27,7 +27,9 @@ class CapsuleConfig:
         pose: ``vector`` (d numbers) or ``matrix`` (sqrt(d) x sqrt(d)).
         routing: a name in the table of routings.
         iterations: routing passes; the first has equal coefficients.
+        schedule: a name in the table of schedules.
         scale_agreement: divide agreements by sqrt(d).
+        layer_norm: normalise the poses of the routed layers.
         canvas_px: height and width of the images.
         num_classes: class capsules, one logit each.
     """
@@ -38,7 +40,9 @@ class CapsuleConfig:
     pose: Pose = "vector"
     routing: str = "attention"
     iterations: int = 2
+    schedule: str = "concurrent"
     scale_agreement: bool = True
+    layer_norm: bool = True
     canvas_px: int = 36
     num_classes: int = 10
 
@@ -56,6 +60,7 @@ class CapsuleConfig:
                 f"or {(math.isqrt(self.pose_size) + 1) ** 2}, or a model with vector poses."
             )
         look_up(ROUTINGS, self.routing, "--routing")
+        look_up(SCHEDULES, self.schedule, "--schedule")
         if self.grid_px < 1:
             raise UsageError(
                 f"images of {self.canvas_px} px are too small for the three 3x3 layers; the smallest is 13 px."

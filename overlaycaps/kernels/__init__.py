@@ -8,6 +8,6 @@ Shapes (the legend holds in every module of this package):
     B H W  batch and space    T  positions: batch x space, the innermost axis
 """
 
-from overlaycaps.kernels.torch_backend import attention_pass, gather_children, uniform_pass
+from overlaycaps.kernels.torch_backend import attention_pass, gather_children, map_votes, uniform_pass
 
-__all__ = ["attention_pass", "gather_children", "uniform_pass"]
+__all__ = ["attention_pass", "gather_children", "map_votes", "uniform_pass"]

@@ -6,10 +6,12 @@ always the matrix product ``W_ij @ P_i``. Shapes: see the legend in :mod:`overla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 # Votes are made for a few children at a time. Smaller groups cost calls, larger ones fall out of the caches; between
 # about 2**20 numbers (4 MiB) is best on two cores with 32 MiB of shared cache.
@@ -25,36 +27,38 @@ def gather_children(poses: Tensor, kernel_px: int, stride_px: int = 1) -> Tensor
         stride_px: step of the kernel.
 
     Returns:
-        Poses (n k k, R, C, T) with T = B H' W', H' = (H - k) // stride + 1 and W' alike; children ordered by capsule, then by row and by column of
-        the kernel.
+        Poses (n k k, R, C, T) with T = B H' W', H' = (H - k) // stride + 1 and W' alike; children ordered by capsule,
+        then by row and by column of the kernel.
     """
     patches = poses.unfold(4, kernel_px, stride_px).unfold(5, kernel_px, stride_px)
     return patches.permute(0, 6, 7, 1, 2, 3, 4, 5).flatten(5).flatten(0, 2).contiguous()
 
 
 def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int, stride_px: int = 1) -> Tensor:
-    r"""Weighted sum of the votes with equal coefficients; neither votes nor gathered children are ever formed.
+    r"""Sum of the votes when coefficients do not depend on the position; no vote and no gathered child is ever formed.
 
-    With :math:`r_{ij} = 1/J` the routed sum is linear in the children,
+    Coefficients that are equal at every position can be part of the matrices, and then the sum is linear in the poses,
 
-    .. math:: s_j = \frac{1}{J} \sum_i W_{ij} P_i,
+    .. math:: s_j = \sum_i W_{ij} P_i,
 
     hence one convolution, with the columns of the poses as further images of the batch.
 
     Args:
         poses: poses of the layer below, (n, R, C, B, H, W).
-        weight: transformation matrices, (I, J, Q, R), children ordered as in :func:`gather_children`.
+        weight: transformation matrices times coefficients, (I, J, Q, R), children ordered as in
+            :func:`gather_children`.
         kernel_px: height and width k of the kernel; no padding.
         stride_px: step of the kernel.
 
     Returns:
         The sums :math:`s_j` before any normalisation, (J, Q, C, B, H', W').
 
-    Source: first pass of procedure 1 in Tsai et al. 2020 (arXiv 2002.04764), where the parents are still zero.
+    Source: with coefficients 1/J, the first pass of procedure 1 in Tsai et al. 2020 (arXiv 2002.04764), where the
+    parents are still zero.
     """
     _, num_parents, parent_rows, rows = weight.shape
     number, _, columns, batch, height, width = poses.shape
-    filters = weight.view(number, kernel_px, kernel_px, num_parents, parent_rows, rows) / num_parents
+    filters = weight.view(number, kernel_px, kernel_px, num_parents, parent_rows, rows)
     if height == width == kernel_px:
         # One position a sample: a matrix product, which is several times faster than a convolution this large.
         features = poses.permute(0, 4, 5, 1, 2, 3).reshape(-1, columns * batch)
@@ -94,6 +98,39 @@ def attention_pass(children: Tensor, weight: Tensor, parents: Tensor, scale: flo
     """
     sums: Tensor = _AttentionPass.apply(children, weight, parents, scale)  # type: ignore[no-untyped-call]
     return sums
+
+
+def map_votes(
+    function: Callable[..., tuple[Tensor, ...]], children: Tensor, weight: Tensor, *others: Tensor
+) -> tuple[Tensor, ...]:
+    """Apply a function to all votes, a block of positions at a time.
+
+    For routings that need every vote of a position at once. The votes of one block exist at a time, forward and
+    backward; the backward pass forms them again.
+
+    Args:
+        function: takes votes (I, J, Q, C, T') and the ``others`` at the same positions; returns tensors (..., T').
+        children: poses of the children, (I, R, C, T).
+        weight: transformation matrices, (I, J, Q, R).
+        others: further inputs (..., T).
+
+    Returns:
+        What the function returns, put together again, (..., T).
+    """
+
+    def apply(weight: Tensor, children: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        return function(_form_votes(children, weight), *others)
+
+    num_children, num_parents, parent_rows, _ = weight.shape
+    columns, positions = children.shape[2:]
+    block = max(1, _MAX_VOTES_IN_FLIGHT // (num_children * num_parents * parent_rows * columns))
+    if block >= positions:
+        return apply(weight, children, *others)
+    parts = []
+    for start in range(0, positions, block):
+        here = (tensor[..., start : start + block] for tensor in (children, *others))
+        parts.append(checkpoint(apply, weight, *here, use_reentrant=False))
+    return tuple(torch.cat(results, dim=-1) for results in zip(*parts, strict=True))
 
 
 def _group_size(weight: Tensor, columns: int, positions: int) -> int:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from overlaycaps.config import CapsuleConfig
 from overlaycaps.models.base import LayerInfo, OverlayModel, describe_layer
-from overlaycaps.models.layers import CapsuleLayer, PrimaryCapsules, scale_pixels
-from overlaycaps.routing import ROUTINGS
-from overlaycaps.routing.base import PoseShape, Routing
-from overlaycaps.routing.schedule import route_concurrently
+from overlaycaps.models.layers import CapsuleLayer, PrimaryCapsules, RoutingFactory, scale_pixels
+from overlaycaps.routing import ROUTINGS, SCHEDULES
+from overlaycaps.routing.base import Capsules, PoseShape, Routing, RoutingOptions
+from overlaycaps.routing.schedule import Schedule
 
 
 class CapsuleNet(OverlayModel):
@@ -32,32 +32,26 @@ class CapsuleNet(OverlayModel):
         pose = PoseShape(side, side) if config.pose == "matrix" else PoseShape(config.pose_size, 1)
         number = config.num_capsules
 
-        def make_routing() -> Routing:
-            routing: Routing = ROUTINGS[config.routing].load()(pose, scale_agreement=config.scale_agreement)
-            return routing
-
+        routing_class, make_routing = choose_routing(config)
+        self.iterations = config.iterations if routing_class.is_iterative else 1
+        self.schedule: Schedule = SCHEDULES[config.schedule].load()
         self.stem = nn.Conv2d(1, config.num_channels, kernel_size=3, stride=2, padding=1)
-        self.primary = PrimaryCapsules(config.num_channels, number, pose)
-        self.conv_capsules = CapsuleLayer(number, number, pose, kernel_px=3, routing=make_routing())
-        self.class_capsules = CapsuleLayer(
-            number, config.num_classes, pose, kernel_px=config.grid_px, routing=make_routing()
+        self.primary = PrimaryCapsules(
+            config.num_channels, number, pose, with_activations=routing_class.uses_activations
         )
+        self.conv_capsules = CapsuleLayer(number, number, pose, 3, make_routing)
+        self.class_capsules = CapsuleLayer(number, config.num_classes, pose, config.grid_px, make_routing)
         self.head = nn.Linear(config.pose_size, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, H, W) or (B, 1, H, W) -> logits (B, num_classes)."""
         features = torch.relu(self.stem(scale_pixels(images)))
-        classes = route_concurrently(
-            [self.conv_capsules, self.class_capsules], self.primary(features), self.config.iterations
-        )
-        poses = classes.flatten(1, 2).flatten(2).permute(2, 0, 1)  # (classes, D, B) -> (B, classes, D)
-        logits: Tensor = self.head(poses).squeeze(-1)
-        return logits
+        layers = [self.conv_capsules, self.class_capsules]
+        return read_classes(self.schedule(layers, self.primary(features), self.iterations), self.head)
 
     def describe_routing(self) -> dict[str, Any]:
         """Return pose, routing and iterations."""
-        c = self.config
-        return {"pose": c.pose, "routing": c.routing, "routing_iterations": c.iterations}
+        return {"pose": self.config.pose, "routing": self.config.routing, "routing_iterations": self.iterations}
 
     def describe_layers(self) -> list[LayerInfo]:
         """Return the five layers with their shapes, neurons and parameters."""
@@ -70,6 +64,22 @@ class CapsuleNet(OverlayModel):
             describe_layer("fully connected", (c.num_classes, c.pose_size), self.class_capsules),
             describe_layer("logits", (c.num_classes,), self.head),
         ]
+
+
+def choose_routing(config: CapsuleConfig) -> tuple[type[Routing], RoutingFactory]:
+    """Return the class of the configured routing, and how a layer makes its own."""
+    routing_class: type[Routing] = ROUTINGS[config.routing].load()
+    options = RoutingOptions(scale_agreement=config.scale_agreement, layer_norm=config.layer_norm)
+    return routing_class, lambda pose, num_children, num_parents: routing_class(
+        pose, num_children, num_parents, options
+    )
+
+
+def read_classes(classes: Capsules, head: nn.Linear) -> Tensor:
+    """Read every class capsule with one Linear(D, 1): poses (classes, Q, C, B, 1, 1) -> logits (B, classes)."""
+    poses = classes.pose.flatten(1, 2).flatten(2).permute(2, 0, 1)
+    logits: Tensor = head(poses).squeeze(-1)
+    return logits
 
 
 def build_vector(config: CapsuleConfig) -> CapsuleNet:

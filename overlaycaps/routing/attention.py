@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import nn
 
-from overlaycaps.routing.base import PoseNorm, PoseShape, Routing, Votes
+from overlaycaps.routing.base import Capsules, PoseNorm, PoseShape, Routing, RoutingOptions, Votes
 
 
 class AttentionRouting(Routing):
@@ -20,22 +20,20 @@ class AttentionRouting(Routing):
 
     Deviations from the paper: the division by sqrt(D) is the released code's, not in eqs. 1-3 (``scale_agreement``).
     The released code also divides the softmax by its own sum over the parents, which changes nothing and is left out.
+    Without ``layer_norm``, the paper's ablation, the sums are the poses.
 
     Source: eqs. 1-3 and procedure 1.
     """
 
-    def __init__(self, pose: PoseShape, *, scale_agreement: bool = True) -> None:
-        super().__init__(pose, scale_agreement=scale_agreement)
-        self.norm = PoseNorm(pose)
+    def __init__(self, pose: PoseShape, num_children: int, num_parents: int, options: RoutingOptions) -> None:
+        super().__init__(pose, num_children, num_parents, options)
+        self.norm = PoseNorm(pose) if options.layer_norm else nn.Identity()
+        self.scale = pose.size**-0.5 if options.scale_agreement else 1.0
 
-    def first(self, votes: Votes) -> Tensor:
+    def first(self, votes: Votes) -> Capsules:
         """Pass 1: equal coefficients."""
-        return self._normalize(votes.sum_uniformly())
+        return Capsules(self.norm(votes.sum_uniformly()))
 
-    def again(self, votes: Votes, parents: Tensor) -> Tensor:
-        """Passes 2..t: coefficients from the agreement with ``parents``."""
-        return self._normalize(votes.sum_by_attention(parents, self.scale))
-
-    def _normalize(self, sums: Tensor) -> Tensor:
-        poses: Tensor = self.norm(sums)
-        return poses
+    def again(self, votes: Votes, parents: Capsules, number: int) -> Capsules:
+        """Passes 2..t: coefficients from the agreement with the parents."""
+        return Capsules(self.norm(votes.sum_by_attention(parents.pose, self.scale)))

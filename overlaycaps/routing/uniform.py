@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from overlaycaps.routing.attention import AttentionRouting
-from overlaycaps.routing.base import Votes
+from overlaycaps.routing.base import Capsules, Votes
 
 
 class UniformRouting(AttentionRouting):
     r"""Equal coefficients in every pass: :math:`P_j = \mathrm{LayerNorm}\big(\frac1J \sum_i V_{ij}\big)`.
 
-    Equal to attention with one iteration, whatever the number of iterations.
+    Equal to attention with one iteration. The coefficients of each child sum to 1 over the parents.
 
     Source: the control in Paik et al. 2019 (arXiv 1907.13327), which found it to do as well as routing.
     """
 
-    def again(self, votes: Votes, parents: Tensor) -> Tensor:
+    is_iterative = False
+
+    def again(self, votes: Votes, parents: Capsules, number: int) -> Capsules:
         """As :meth:`first`: what the parents were changes nothing."""
         return self.first(votes)

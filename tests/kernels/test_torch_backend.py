@@ -83,7 +83,7 @@ def test_uniform_pass_is_attention_to_parents_at_zero(columns: int, kernel_px: i
     children = gather_children(poses, kernel_px)
     zero = torch.zeros(5, 2, columns, children.shape[-1], dtype=torch.double)
     expected = attend_with_all_votes(children, weight, zero, SCALE)
-    sums = uniform_pass(poses, weight, kernel_px)
+    sums = uniform_pass(poses, weight / 5, kernel_px)
     assert sums.shape[3:] == (2, 5 - kernel_px, 5 - kernel_px)
     torch.testing.assert_close(sums.flatten(3), expected, rtol=0, atol=1e-12)
 

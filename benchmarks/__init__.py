@@ -1,0 +1,1 @@
+"""What is timed and searched; never part of the tests."""

@@ -1,0 +1,72 @@
+"""The search for the one recipe that all models share: every model on one grid, chosen by validation.
+
+    python -m benchmarks.recipe [--data data.h5] [--runs runs-recipe]
+
+Runs that are finished are not repeated, so the search can be stopped and started again. It prints the validation exact
+match of every model at every setting; the test split plays no part in the choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from overlaycaps.config import DEFAULT_SIZE
+from overlaycaps.reproduce import MODELS_TO_COMPARE, plan_run
+from overlaycaps.train.interrupt import StopFlag
+from overlaycaps.train.loop import train
+from overlaycaps.train.observer import SilentObserver
+from overlaycaps.train.plan import TrainRequest
+
+# (batch size, peak learning rate)
+SETTINGS = ((64, 2e-3), (64, 4e-3), (64, 8e-3), (128, 4e-3), (128, 8e-3), (128, 1.6e-2))
+NUM_IMAGES = 48_000
+
+Outcome = dict[tuple[str, int, float], float]
+
+
+def search(data: Path, runs: Path, num_images: int) -> Outcome:
+    """Train every model at every setting; return validation exact match, 0 to 1, by model, batch size and rate."""
+    base = TrainRequest(model="caps", size=DEFAULT_SIZE, data_path=data, runs_dir=runs, images=num_images)
+    found: Outcome = {}
+    for batch_size, lr in SETTINGS:
+        for model in MODELS_TO_COMPARE:
+            name = f"{model}-batch{batch_size}-lr{lr:g}"
+            planned = plan_run(replace(base, model=model, batch_size=batch_size, lr=lr, name=name))
+            if planned.state != "finished":
+                train(planned.run, SilentObserver(), StopFlag())
+            result = json.loads(planned.run.folder.result_file.read_text())
+            exact = result["validation"]["exact_match"]
+            found[model, batch_size, lr] = exact["correct"] / exact["total"]
+            print(f"{name}: {found[model, batch_size, lr] * 100:.1f} %", flush=True)
+    return found
+
+
+def format_table(found: Outcome) -> str:
+    """Return the outcome as a Markdown table: settings in rows, models in columns."""
+    lines = [
+        "| batch | peak rate | " + " | ".join(MODELS_TO_COMPARE) + " |",
+        "|---:|---:|" + "---:|" * len(MODELS_TO_COMPARE),
+    ]
+    for batch_size, lr in SETTINGS:
+        shares = [f"{found[model, batch_size, lr] * 100:.1f}" for model in MODELS_TO_COMPARE]
+        lines.append(f"| {batch_size} | {lr:g} | " + " | ".join(shares) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Search and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("data.h5"))
+    parser.add_argument("--runs", type=Path, default=Path("runs-recipe"))
+    parser.add_argument("--images", type=int, default=NUM_IMAGES)
+    arguments = parser.parse_args()
+    found = search(arguments.data, arguments.runs, arguments.images)
+    print(f"\nvalidation exact match in %, size {DEFAULT_SIZE}, {arguments.images:,} images, seed 0\n")
+    print(format_table(found))
+
+
+if __name__ == "__main__":
+    main()
