@@ -8,11 +8,11 @@ import pytest
 
 from overlaycaps.errors import UsageError
 from overlaycaps.models import MODELS
-from overlaycaps.routing import ROUTINGS
+from overlaycaps.routing import ROUTINGS, SCHEDULES
 from overlaycaps.tables import Row, look_up, make_table
 
 
-@pytest.mark.parametrize("table", [MODELS, ROUTINGS], ids=["models", "routings"])
+@pytest.mark.parametrize("table", [MODELS, ROUTINGS, SCHEDULES], ids=["models", "routings", "schedules"])
 def test_every_row_loads_and_explains_itself(table: Mapping[str, Row]) -> None:
     for name, row in table.items():
         assert row.name == name
@@ -29,5 +29,5 @@ def test_duplicate_names_are_refused() -> None:
 
 
 def test_an_unknown_name_gets_the_choices_and_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"--routing atention: .*attention, uniform\. Did you mean attention\?"):
+    with pytest.raises(UsageError, match=r"--routing atention: .*attention, uniform, .*\. Did you mean attention\?"):
         look_up(ROUTINGS, "atention", "--routing")
