@@ -21,7 +21,7 @@ from overlaycaps.train.observer import SilentObserver
 from overlaycaps.train.plan import TrainRequest
 
 # (batch size, peak learning rate)
-SETTINGS = ((64, 2e-3), (64, 4e-3), (64, 8e-3), (128, 4e-3), (128, 8e-3), (128, 1.6e-2))
+SETTINGS = ((64, 4e-3), (64, 8e-3), (128, 8e-3), (128, 1.6e-2))
 NUM_IMAGES = 48_000
 
 Outcome = dict[tuple[str, int, float], float]

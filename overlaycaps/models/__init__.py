@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlaycaps.tables import Row, look_up, make_table
+from overlaycaps.tables import Row, Table, look_up
 
 if TYPE_CHECKING:
     from overlaycaps.config import CapsuleConfig
     from overlaycaps.models.base import OverlayModel
 
-MODELS = make_table(
+MODELS = Table(
     Row(
         name="caps",
         summary="capsules with vector poses, inverted dot-product attention routing",
@@ -38,6 +38,7 @@ MODELS = make_table(
         reference="the baseline of Tsai et al. 2020, section 4",
         target="overlaycaps.models.cnn:build_pooled",
     ),
+    group="overlaycaps.models",
 )
 
 

@@ -4,9 +4,9 @@ To add one, write ``routing/<name>.py`` with a subclass of :class:`overlaycaps.r
 here.
 """
 
-from overlaycaps.tables import Row, make_table
+from overlaycaps.tables import Row, Table
 
-ROUTINGS = make_table(
+ROUTINGS = Table(
     Row(
         name="attention",
         summary="inverted dot-product attention: parents attend to votes, softmax over parents",
@@ -37,9 +37,10 @@ ROUTINGS = make_table(
         reference="Mazzia et al. 2021, arXiv 2101.12491, eqs. 3-6",
         target="overlaycaps.routing.self_attention:SelfAttentionRouting",
     ),
+    group="overlaycaps.routings",
 )
 
-SCHEDULES = make_table(
+SCHEDULES = Table(
     Row(
         name="concurrent",
         summary="every pass updates all layers at once from the pass before",

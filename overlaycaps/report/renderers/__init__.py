@@ -4,9 +4,9 @@ To add one, write ``report/renderers/<name>.py`` with a function ``(Report) -> s
 terminal is not among them: it draws on a console, whose width and encoding it has to heed.
 """
 
-from overlaycaps.tables import Row, make_table
+from overlaycaps.tables import Row, Table
 
-RENDERERS = make_table(
+RENDERERS = Table(
     Row(
         name="md",
         summary="Markdown tables, as on GitHub",
