@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from overlaycaps.errors import UsageError
 from overlaycaps.routing import ROUTINGS, SCHEDULES
@@ -85,6 +85,15 @@ class CapsuleConfig:
         """Return the fields as plain data."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CapsuleConfig:
+        """Build from plain data, as in a run's ``config.json``.
+
+        Raises:
+            UsageError: if a field is missing, unknown, of the wrong type or out of range.
+        """
+        return cls(**_check_fields(cls, data))
+
 
 # `tiny` is for tests, `small` trains on a laptop, `paper` is the size whose parameter counts the paper's table gives.
 SIZES: dict[str, CapsuleConfig] = {
@@ -117,8 +126,6 @@ class TrainConfig:
         lr: peak learning rate of the one-cycle schedule.
         weight_decay: of AdamW, on matrices and convolutions only.
         precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 on a GPU that has it, else fp32.
-        routing: routing of a capsule model, by name.
-        routing_iterations: routing passes of a capsule model.
     """
 
     model: str
@@ -129,8 +136,6 @@ class TrainConfig:
     lr: float
     weight_decay: float
     precision: str
-    routing: str
-    routing_iterations: int
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -156,14 +161,19 @@ class TrainConfig:
         """Build from plain data, as in a run's ``config.json``.
 
         Raises:
-            UsageError: if a field is missing, unknown or of the wrong type.
+            UsageError: if a field is missing, unknown, of the wrong type or out of range.
         """
-        known = {field.name: field.type for field in fields(cls)}
-        if set(data) != set(known):
-            wrong = ", ".join(sorted(set(data) ^ set(known)))
-            raise UsageError(f"a training configuration with missing or unknown fields: {wrong}.")
-        checks: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float)}
-        for name, kind in known.items():
-            if isinstance(data[name], bool) or not isinstance(data[name], checks[cast(str, kind)]):
-                raise UsageError(f"a training configuration whose {name} is {data[name]!r}.")
-        return cls(**data)
+        return cls(**_check_fields(cls, data))
+
+
+def _check_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data if it has just the fields of a dataclass, each of its type."""
+    kinds: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool}
+    wanted = {field.name: kinds.get(str(field.type), str) for field in fields(cls)}
+    if set(data) != set(wanted):
+        raise UsageError(f"the fields {', '.join(sorted(set(data) ^ set(wanted)))} are missing or unknown.")
+    for name, kind in wanted.items():
+        # In Python a truth value is a number; in a configuration it is not.
+        if not isinstance(data[name], kind) or (isinstance(data[name], bool) and kind is not bool):
+            raise UsageError(f"the field {name} is {data[name]!r}, which is not of its type.")
+    return dict(data)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from overlaycaps.errors import UsageError
 from overlaycaps.tables import Row, Table, look_up
 
 if TYPE_CHECKING:
@@ -48,5 +49,9 @@ def build_model(name: str, config: CapsuleConfig) -> OverlayModel:
     Raises:
         UsageError: if there is no such model, or the configuration does not fit it.
     """
-    model: OverlayModel = look_up(MODELS, name, "--model").load()(config)
+    from overlaycaps.models.base import OverlayModel  # noqa: PLC0415 - torch, which listing the names does not need
+
+    model = look_up(MODELS, name, "--model").load()(config)
+    if not isinstance(model, OverlayModel):
+        raise UsageError(f"--model {name} built a {type(model).__name__}; it must build an OverlayModel.")
     return model

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from overlaycaps.config import CapsuleConfig
+from overlaycaps.errors import UsageError
 from overlaycaps.models.base import LayerInfo, OverlayModel, describe_layer
 from overlaycaps.models.layers import CapsuleLayer, PrimaryCapsules, RoutingFactory, scale_pixels
 from overlaycaps.routing import ROUTINGS, SCHEDULES
@@ -69,6 +70,8 @@ class CapsuleNet(OverlayModel):
 def choose_routing(config: CapsuleConfig) -> tuple[type[Routing], RoutingFactory]:
     """Return the class of the configured routing, and how a layer makes its own."""
     routing_class: type[Routing] = ROUTINGS[config.routing].load()
+    if not (isinstance(routing_class, type) and issubclass(routing_class, Routing)):
+        raise UsageError(f"--routing {config.routing} is no routing; it must be a subclass of Routing.")
     options = RoutingOptions(scale_agreement=config.scale_agreement, layer_norm=config.layer_norm)
     return routing_class, lambda pose, num_children, num_parents: routing_class(
         pose, num_children, num_parents, options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from overlaycaps.config import (
 from overlaycaps.data import OverlayData, load_data
 from overlaycaps.errors import UsageError, UserError
 from overlaycaps.models import MODELS, build_model
-from overlaycaps.tables import look_up
+from overlaycaps.tables import is_target, look_up
 from overlaycaps.train.run_folder import RunFolder
 from overlaycaps.train.runtime import Runtime, select_runtime
 
@@ -42,6 +43,9 @@ class TrainRequest:
     precision: str = "auto"
     routing: str = DEFAULT_ROUTING
     routing_iterations: int = CapsuleConfig.iterations
+    schedule: str = CapsuleConfig.schedule
+    scale_agreement: bool = CapsuleConfig.scale_agreement
+    layer_norm: bool = CapsuleConfig.layer_norm
     name: str | None = None
 
 
@@ -95,16 +99,27 @@ def prepare_run(request: TrainRequest) -> PreparedRun:
         lr=DEFAULT_LR if request.lr is None else request.lr,
         weight_decay=DEFAULT_WEIGHT_DECAY,
         precision=request.precision,
-        routing=request.routing,
-        routing_iterations=request.routing_iterations,
     )
-    model_config = _derive_model_config(config, data)
-    folder = RunFolder(request.runs_dir / _check_name(request.name or _name_run(config)))
+    model_config = replace(
+        SIZES[request.size],
+        canvas_px=data.canvas_px,
+        routing=request.routing,
+        iterations=request.routing_iterations,
+        schedule=request.schedule,
+        scale_agreement=request.scale_agreement,
+        layer_norm=request.layer_norm,
+    )
+    # The model knows what fits it (a matrix pose needs a square); what it makes of the configuration is the run's.
+    model_config = build_model(request.model, model_config).config
+    folder = RunFolder(request.runs_dir / _check_name(request.name or _name_run(config, model_config)))
     return PreparedRun(config, model_config, data, folder, runtime, warnings)
 
 
-def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool) -> PreparedRun:
+def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool, named: Collection[str] = frozenset()) -> PreparedRun:
     """Read an unfinished run back from its folder, with the data that it was begun on.
+
+    A folder is data, and may be someone else's: it must not choose code to import. A model or routing that is given by
+    its place (``package.module:attribute``) is used only if the user names it again, in ``named``.
 
     Raises:
         UserError: if the folder is not a run's, the run is finished, it has no state to continue from, or the data
@@ -120,14 +135,20 @@ def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool) -> PreparedRun:
         raise UserError(f"{path} has no saved state to continue from; start it again with --force.")
     try:
         config = TrainConfig.from_dict(content["training"])
+        model_config = CapsuleConfig.from_dict(content["model"])
         data_path, digest = Path(content["data"]["path"]), content["data"]["digest"]
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder.config_file} is damaged: {error} is missing or of the wrong type.") from error
+    except UsageError as error:
+        raise UserError(f"{folder.config_file} is damaged: {error}") from error
+    for option, name in (("--model", config.model), ("--routing", model_config.routing)):
+        if is_target(name) and name not in named:
+            raise UserError(f"{path} runs code from {name}; if you trust it, say so with `{option} {name}`.")
     runtime, warnings = select_runtime(gpu, cpu, config.precision)
     data = load_data(data_path)
     if data.digest != digest:
         raise UserError(f"{data_path} is not the data that {path} was begun on; its digest differs.")
-    return PreparedRun(config, _derive_model_config(config, data), data, folder, runtime, warnings)
+    return PreparedRun(config, model_config, data, folder, runtime, warnings)
 
 
 def _choose_num_images(epochs: int | None, images: int | None, num_train: int) -> int:
@@ -139,27 +160,22 @@ def _choose_num_images(epochs: int | None, images: int | None, num_train: int) -
     return images if images is not None else (epochs or DEFAULT_EPOCHS) * num_train
 
 
-def _derive_model_config(config: TrainConfig, data: OverlayData) -> CapsuleConfig:
-    model_config = replace(
-        look_up(SIZES, config.size, "--size"),
-        canvas_px=data.canvas_px,
-        routing=config.routing,
-        iterations=config.routing_iterations,
-    )
-    # The model knows what fits it (a matrix pose needs a square); what it makes of the configuration is the run's.
-    return build_model(config.model, model_config).config
-
-
-def _name_run(config: TrainConfig) -> str:
+def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
     """Return the name of a run's folder: model, what differs from the defaults in routing, size, budget, seed."""
-    parts = [config.model]
-    if config.routing != DEFAULT_ROUTING:
-        parts.append(config.routing)
-    if config.routing_iterations != CapsuleConfig.iterations:
-        parts.append(f"it{config.routing_iterations}")
     thousands, rest = divmod(config.num_images, 1000)
-    parts += [config.size, f"{config.num_images}" if rest else f"{thousands}k", f"seed{config.seed}"]
-    return "-".join(parts)
+    parts = {
+        config.model: True,
+        model_config.routing: model_config.routing != DEFAULT_ROUTING,
+        f"it{model_config.iterations}": model_config.iterations != CapsuleConfig.iterations,
+        model_config.schedule: model_config.schedule != CapsuleConfig.schedule,
+        "unscaled": not model_config.scale_agreement,
+        "unnormalized": not model_config.layer_norm,
+        config.size: True,
+        str(config.num_images) if rest else f"{thousands}k": True,
+        f"seed{config.seed}": True,
+    }
+    # A model or routing of the user's own may be named by its place, with a colon, which not every file system takes.
+    return "-".join(part.replace(":", ".") for part, is_shown in parts.items() if is_shown)
 
 
 def _check_name(name: str) -> str:

@@ -18,8 +18,6 @@ CONFIG = TrainConfig(
     lr=0.01,
     weight_decay=0.1,
     precision="fp32",
-    routing="attention",
-    routing_iterations=2,
 )
 
 
