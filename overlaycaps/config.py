@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from overlaycaps.errors import UsageError
 from overlaycaps.routing import ROUTINGS, SCHEDULES
-from overlaycaps.tables import look_up
+from overlaycaps.tables import look_up, refuse_name
 
 Pose = Literal["vector", "matrix"]
 POSES: tuple[Pose, ...] = ("vector", "matrix")
@@ -108,8 +108,8 @@ DEFAULT_RUNS_FOLDER = "runs"
 
 # One recipe for all models; `benchmarks/recipe.py` is how it was chosen.
 DEFAULT_EPOCHS = 4
-DEFAULT_BATCH_SIZE = 128
-DEFAULT_LR = 4e-3
+DEFAULT_BATCH_SIZE = 64
+DEFAULT_LR = 8e-3
 DEFAULT_WEIGHT_DECAY = 0.01
 
 
@@ -150,7 +150,7 @@ class TrainConfig:
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"--lr {self.lr}: it must be a positive number.")
         if self.precision not in PRECISIONS:
-            raise UsageError(f"--precision {self.precision}: choose one of {', '.join(PRECISIONS)}.")
+            raise refuse_name(self.precision, PRECISIONS, "--precision")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""

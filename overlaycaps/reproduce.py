@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from overlaycaps.errors import UserError
-from overlaycaps.train.plan import PreparedRun, TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.plan import PreparedRun, TrainRequest, prepare_run
 
 MODELS_TO_COMPARE = ("caps", "caps-matrix", "cnn", "cnn-pool")
 
@@ -39,7 +39,7 @@ def plan_run(request: TrainRequest) -> PlannedRun:
         UserError: if another run stands in its folder.
     """
     run = prepare_run(request)
-    if not run.folder.path.exists():
+    if not run.folder.path.exists() or run.folder.is_empty():
         run.folder.create(run.describe(), force=False)
         return PlannedRun(run, "start")
     if not run.is_stored():
@@ -49,6 +49,6 @@ def plan_run(request: TrainRequest) -> PlannedRun:
     if run.folder.is_finished():
         return PlannedRun(run, "finished")
     if run.folder.can_resume():
-        return PlannedRun(prepare_resumed_run(run.folder.path, request.gpu, request.cpu), "resume")
+        return PlannedRun(run, "resume")
     # It was stopped before its first state was saved: there is nothing in it that could be lost.
     return PlannedRun(run, "start")

@@ -10,8 +10,9 @@ import difflib
 import importlib
 import importlib.metadata
 import re
+import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -109,6 +110,12 @@ def look_up(table: Mapping[str, _T], name: str, option: str) -> _T:
     """
     if name in table:
         return table[name]
-    near = difflib.get_close_matches(name, table, n=1)
+    raise refuse_name(name, table, option)
+
+
+def refuse_name(name: str, known: Iterable[str], option: str) -> UsageError:
+    """Return the error for a name that is none of ``known``; it names the option, the choices and the nearest name."""
+    names = list(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    raise UsageError(f"{option} {name}: no such name; choose one of {', '.join(table)}.{hint}")
+    return UsageError(f"{option} {shlex.quote(name)}: no such name; choose one of {', '.join(names)}.{hint}")

@@ -6,7 +6,7 @@ import typer
 
 from overlaycaps.cli.compare import compare
 from overlaycaps.cli.generate import generate
-from overlaycaps.cli.models import models
+from overlaycaps.cli.models import models, routings
 from overlaycaps.cli.reproduce import reproduce
 from overlaycaps.cli.train import train
 from overlaycaps.cli.version import print_version
@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (generate, train, compare, reproduce, models):
+for command in (generate, train, compare, reproduce, models, routings):
     app.command()(command)
 
 

@@ -20,19 +20,29 @@ def make_stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_warning(message: str) -> None:
-    """Print one yellow line to stderr; the message is shown as it is, never read as markup."""
-    make_stderr().print(Text.assemble(("warning: ", "yellow"), message), soft_wrap=True)
-
-
-def print_error(message: str) -> None:
-    """Print one red line to stderr; the message is shown as it is, never read as markup."""
-    make_stderr().print(Text.assemble(("error: ", "bold red"), (message, "red")), soft_wrap=True)
+def print_result(message: str) -> None:
+    """Print one line to stdout."""
+    make_stdout().print(Text(escape_controls(message)), soft_wrap=True)
 
 
 def print_note(message: str) -> None:
     """Print one plain line to stderr."""
-    make_stderr().print(Text(message), soft_wrap=True)
+    make_stderr().print(Text(escape_controls(message)), soft_wrap=True)
+
+
+def print_warning(message: str) -> None:
+    """Print one yellow line to stderr."""
+    make_stderr().print(Text.assemble(("warning: ", "yellow"), escape_controls(message)), soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    """Print one red line to stderr."""
+    make_stderr().print(Text.assemble(("error: ", "bold red"), (escape_controls(message), "red")), soft_wrap=True)
+
+
+def escape_controls(message: str) -> str:
+    """Return the message as one line that moves no cursor: a file may be named with line breaks and escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
 def _tolerate_encoding(stream: object) -> None:

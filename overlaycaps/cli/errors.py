@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec
 
 import typer
@@ -25,7 +28,8 @@ def report_errors(command: Callable[_P, None]) -> Callable[_P, None]:
     @functools.wraps(command)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with _treat_sigterm_as_interrupt():
+                command(*args, **kwargs)
         except UserError as error:
             print_error(str(error))
             raise typer.Exit(error.exit_code) from error
@@ -40,5 +44,29 @@ def report_errors(command: Callable[_P, None]) -> Callable[_P, None]:
         except OSError as error:
             print_error(describe_failure(error))
             raise typer.Exit(UserError.exit_code) from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            print_error("out of memory; choose a smaller --size, --batch-size or --canvas.")
+            raise typer.Exit(UserError.exit_code) from error
 
     return run
+
+
+@contextmanager
+def _treat_sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM clean up as Ctrl-C does, where nothing closer to the work heeds it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch's own errors are told by their text: the class for the CPU is RuntimeError, and torch may not be imported.
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text

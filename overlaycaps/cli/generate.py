@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from overlaycaps.cli.console import make_stdout
+from overlaycaps.cli.console import print_result
 from overlaycaps.cli.errors import report_errors
 from overlaycaps.cli.options import ForceOption, SeedOption
 from overlaycaps.cli.progress import show_generation
 from overlaycaps.config import DEFAULT_DATA_FILE
+from overlaycaps.errors import Interrupted, UsageError
+from overlaycaps.train.interrupt import catch_stop_signals
 
 
 def _describe_protocols() -> str:
@@ -57,31 +59,42 @@ def generate(
     ] = None,
     force: ForceOption = False,
 ) -> None:
-    """Make a data file of overlaid digits: training, validation and test samples, from digits that are never mixed."""
+    """Make a data file of overlaid digits. Training, validation and test samples never share a digit."""
     from data_gen.digits import load_bundled, load_directory
+    from data_gen.errors import DataError
     from data_gen.spec import make_spec
     from data_gen.store.replace import check_target
     from data_gen.store.write import write_dataset
 
     check_target(out, force=force)
-    source = load_bundled() if digits is None else load_directory(digits)
-    spec = make_spec(
-        protocol,
-        seed=seed,
-        num_train=train,
-        num_valid=valid,
-        num_test=test,
-        single_fraction=single_fraction,
-        max_shift_px=max_shift,
-        canvas_px=canvas,
-        merge=merge,
-        digit_px=source.digit_px,
-    )
-    with show_generation(str(out)) as view:
-        info = write_dataset(out, spec, source, force=force, progress=view)
-    make_stdout().print(
+    # Unpacking the bundled digits takes a second; choices that do not fit are told before.
+    source = None if digits is None else load_directory(digits)
+    try:
+        spec = make_spec(
+            protocol,
+            seed=seed,
+            num_train=train,
+            num_valid=valid,
+            num_test=test,
+            single_fraction=single_fraction,
+            max_shift_px=max_shift,
+            canvas_px=canvas,
+            merge=merge,
+            digit_px=None if source is None else source.digit_px,
+        )
+    except DataError as error:  # a choice of the user's, not a file
+        raise UsageError(str(error)) from error
+    if source is None:
+        source = load_bundled()
+    with catch_stop_signals() as stop, show_generation(str(out)) as view:
+
+        def show_and_heed(split: str, done: int, total: int) -> None:
+            view(split, done, total)
+            if stop.requested:
+                raise Interrupted(f"interrupted; {out} was not written.")
+
+        info = write_dataset(out, spec, source, force=force, progress=show_and_heed)
+    print_result(
         f"{info.path}: {spec.num_train:,} training, {spec.num_valid:,} validation and {spec.num_test:,} test samples "
-        f"({spec.protocol}, {spec.canvas_px}x{spec.canvas_px}, {info.size_bytes / 2**20:.0f} MiB)",
-        markup=False,
-        soft_wrap=True,
+        f"({spec.protocol}, {spec.canvas_px}x{spec.canvas_px}, {info.size_bytes / 2**20:.0f} MiB)"
     )

@@ -9,7 +9,7 @@ import typer
 
 from overlaycaps.config import SIZES
 from overlaycaps.models import MODELS
-from overlaycaps.routing import ROUTINGS
+from overlaycaps.routing import ROUTINGS, SCHEDULES
 
 DataOption = Annotated[Path, typer.Option("--data", help="Data file made by `overlaycaps generate`.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs, one folder each.")]
@@ -21,5 +21,13 @@ GpuOption = Annotated[
     typer.Option("--gpu", metavar="N", help="Use CUDA device N; where there is none, warn and use the CPU."),
 ]
 CpuOption = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
-ModelOption = Annotated[str, typer.Option("--model", help=f"Model to train: {', '.join(MODELS)}.")]
-RoutingOption = Annotated[str, typer.Option("--routing", help=f"Routing of a capsule model: {', '.join(ROUTINGS)}.")]
+ModelOption = Annotated[
+    str, typer.Option("--model", help=f"Model to train: {', '.join(MODELS)}; or package.module:builder.")
+]
+RoutingOption = Annotated[
+    str,
+    typer.Option("--routing", help=f"Routing of a capsule model: {', '.join(ROUTINGS)}; or package.module:Class."),
+]
+ScheduleOption = Annotated[
+    str, typer.Option("--schedule", help=f"Order in which layers are routed: {', '.join(SCHEDULES)}.")
+]

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from overlaycaps.cli.console import make_stderr
+from overlaycaps.cli.console import escape_controls, make_stderr
 from overlaycaps.report.format import format_duration, format_percent
 from overlaycaps.train.observer import Evaluation
 from overlaycaps.train.observer import Progress as RunProgress
@@ -26,7 +26,7 @@ class _Line:
         self.console = console
         self.last_plain_s = time.monotonic()
         self.bar: Progress | None = None
-        if console.is_terminal:
+        if console.is_interactive:  # a dumb terminal cannot move its cursor
             # Text columns without markup: names of files and runs are shown as they are.
             self.bar = Progress(
                 TextColumn("{task.fields[label]}", markup=False),
@@ -40,14 +40,14 @@ class _Line:
     def show(self, label: str, state: str, done: float) -> None:
         """Show how far the work is, ``done`` of 1."""
         if self.bar is not None:
-            self.bar.update(self.task, label=label, state=state, completed=done)
+            self.bar.update(self.task, label=escape_controls(label), state=state, completed=done)
         elif time.monotonic() - self.last_plain_s >= _PLAIN_INTERVAL_S:
             self.last_plain_s = time.monotonic()
-            self.say(f"{label} {state}")
+            self.say(f"{label}: {state}")
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(escape_controls(text)), soft_wrap=True)
 
 
 @contextmanager

@@ -12,8 +12,9 @@ from overlaycaps.cli.console import print_note, print_warning
 from overlaycaps.cli.errors import report_errors
 from overlaycaps.cli.generate import generate
 from overlaycaps.cli.options import CpuOption, DataOption, GpuOption, RunsOption, SeedOption, SizeOption
-from overlaycaps.cli.progress import show_training
+from overlaycaps.cli.training import carry_out
 from overlaycaps.config import DEFAULT_DATA_FILE, DEFAULT_RUNS_FOLDER, DEFAULT_SIZE
+from overlaycaps.errors import Interrupted
 
 
 @report_errors
@@ -31,22 +32,25 @@ def reproduce(
     gpu: GpuOption = None,
     cpu: CpuOption = False,
 ) -> None:
-    """Do the whole comparison: generate the data, train every model on equal budgets, compare; skip what is done."""
+    """Do the whole comparison. Generate data, train every model on an equal budget, compare; skip what is done."""
     from overlaycaps.reproduce import plan_requests, plan_run
-    from overlaycaps.train.interrupt import catch_stop_signals
-    from overlaycaps.train.loop import train as run_training
-    from overlaycaps.train.plan import TrainRequest
-    from overlaycaps.train.result import summarize_result
+    from overlaycaps.train.plan import TrainRequest, check_request
 
+    requests = plan_requests(
+        TrainRequest(
+            model="caps", size=size, data_path=data, runs_dir=runs, gpu=gpu, cpu=cpu, seed=seed, images=images
+        ),
+        quick=quick,
+    )
+    for request in requests:
+        check_request(request)
     if data.exists():
         print_note(f"{data} exists and is used as it is")
     else:
         generate(out=data)
-    base = TrainRequest(
-        model="caps", size=size, data_path=data, runs_dir=runs, gpu=gpu, cpu=cpu, seed=seed, images=images
-    )
     warned: set[str] = set()
-    for request in plan_requests(base, quick=quick):
+    num_trained = 0
+    for request in requests:
         planned = plan_run(request)
         run = planned.run
         for warning in set(run.warnings) - warned:
@@ -57,6 +61,11 @@ def reproduce(
             continue
         verb = "continuing" if planned.state == "resume" else "training"
         print_note(f"{verb} {run.config.model} on {run.runtime.device}; run folder {run.folder.path}")
-        with catch_stop_signals() as stop, show_training(run.folder.path.name) as view:
-            print_note(summarize_result(run_training(run, view, stop)))
+        try:
+            print_note(carry_out(run))
+        except Interrupted as error:
+            raise Interrupted(f"{error} Or give the same `overlaycaps reproduce` again.") from error
+        num_trained += 1
+    if not num_trained:
+        print_note("every run is finished: there is nothing to train")
     compare(runs=runs)

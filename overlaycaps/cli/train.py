@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from overlaycaps.cli.console import make_stdout, print_note, print_warning
+from overlaycaps.cli.console import print_note, print_result, print_warning
 from overlaycaps.cli.errors import report_errors
 from overlaycaps.cli.options import (
     CpuOption,
@@ -17,10 +17,11 @@ from overlaycaps.cli.options import (
     ModelOption,
     RoutingOption,
     RunsOption,
+    ScheduleOption,
     SeedOption,
     SizeOption,
 )
-from overlaycaps.cli.progress import show_training
+from overlaycaps.cli.training import carry_out, describe_compare
 from overlaycaps.config import (
     DEFAULT_BATCH_SIZE,
     DEFAULT_DATA_FILE,
@@ -32,10 +33,13 @@ from overlaycaps.config import (
     PRECISIONS,
     CapsuleConfig,
 )
+from overlaycaps.errors import UsageError
+from overlaycaps.tables import is_target
 
 
 @report_errors
 def train(
+    context: typer.Context,
     model: ModelOption = "caps",
     size: SizeOption = DEFAULT_SIZE,
     data: DataOption = Path(DEFAULT_DATA_FILE),
@@ -58,8 +62,16 @@ def train(
     ] = "auto",
     routing: RoutingOption = DEFAULT_ROUTING,
     routing_iterations: Annotated[
-        int, typer.Option("--routing-iterations", help="Routing passes; the first has equal coefficients.")
+        int,
+        typer.Option("--routing-iterations", "--iterations", help="Routing passes; the first has equal coefficients."),
     ] = CapsuleConfig.iterations,
+    schedule: ScheduleOption = CapsuleConfig.schedule,
+    agreement_scale: Annotated[
+        bool, typer.Option(help="Attention routing: divide agreements by the root of the pose size.")
+    ] = CapsuleConfig.scale_agreement,
+    layer_norm: Annotated[
+        bool, typer.Option(help="Attention and uniform routing: normalise the poses of the parents.")
+    ] = CapsuleConfig.layer_norm,
     runs: RunsOption = Path(DEFAULT_RUNS_FOLDER),
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the run's folder (default: made from the options).")
@@ -70,14 +82,15 @@ def train(
         typer.Option("--resume", metavar="RUN", help="Continue the unfinished run in this folder, as it was begun."),
     ] = None,
 ) -> None:
-    """Train a model, choose its best checkpoint by validation, score it once on the test split."""
-    from overlaycaps.train.interrupt import catch_stop_signals
-    from overlaycaps.train.loop import train as run_training
+    """Train one model. Its best checkpoint by validation is scored once on the test split."""
+    if resume is not None:
+        _refuse_new_choices(context)
+
     from overlaycaps.train.plan import TrainRequest, prepare_resumed_run, prepare_run
-    from overlaycaps.train.result import summarize_result
 
     if resume is not None:
-        run = prepare_resumed_run(resume, gpu, cpu)
+        moved_data = data if _is_given(context, "data") else None
+        run = prepare_resumed_run(resume, gpu, cpu, named={model, routing}, data_path=moved_data)
     else:
         run = prepare_run(
             TrainRequest(
@@ -95,6 +108,9 @@ def train(
                 precision=precision,
                 routing=routing,
                 routing_iterations=routing_iterations,
+                schedule=schedule,
+                scale_agreement=agreement_scale,
+                layer_norm=layer_norm,
                 name=name,
             )
         )
@@ -103,6 +119,20 @@ def train(
         print_warning(warning)
     where = f"{run.runtime.device} in {run.runtime.precision}"
     print_note(f"training {run.config.model} on {where}; run folder {run.folder.path}")
-    with catch_stop_signals() as stop, show_training(run.folder.path.name) as view:
-        result = run_training(run, view, stop)
-    make_stdout().print(summarize_result(result), markup=False, soft_wrap=True)
+    print_result(carry_out(run))
+    print_note(f"compare it with `{describe_compare(run.folder.path.parent)}`")
+
+
+def _refuse_new_choices(context: typer.Context) -> None:
+    """Refuse options that a run takes when it begins: they would be given in vain."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        # Code that a run was begun with has to be named again, see `prepare_resumed_run`.
+        is_code = name in {"model", "routing"} and is_target(str(context.params[name]))
+        if _is_given(context, name) and name not in {"resume", "gpu", "cpu", "data"} and not is_code:
+            raise UsageError(f"{parameter.opts[0]}: --resume continues a run as it was begun; leave one of them out.")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

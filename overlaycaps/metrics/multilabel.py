@@ -66,7 +66,8 @@ class MultilabelScores:
         half_credit: mean over samples of the share of the label set among the k highest logits: the still easier rule
             of the evaluation that Efficient-CapsNet (arXiv 2101.12491) released.
         hamming_loss: share of wrong decisions over all samples and classes.
-        macro_f1: mean of the classes' F1.
+        macro_f1: mean of the classes' F1; a class that is neither there nor predicted counts as 0, as in scikit-learn
+            with ``zero_division=0``.
         per_class: precision, recall, support of each class.
     """
 
@@ -97,18 +98,22 @@ class MultilabelScores:
 def score(logits: Logits, labels: Labels) -> MultilabelScores:
     """Score logits (N, 10) against multi-hot labels (N, 10) by every rule.
 
-    A logit that is not a number counts as not predicted and as the lowest.
+    A sample with a logit that is not a finite number is wrong by every rule and in all its decisions, whatever its
+    other logits say: a model that diverged must not win by chance or by the order of the classes.
 
     Raises:
-        ValueError: if the shapes differ or there is no sample.
+        ValueError: if the shapes differ, there is no sample, or a sample has no label.
     """
     if logits.shape != labels.shape or logits.ndim != 2 or not len(logits):
         raise ValueError(f"logits {logits.shape} and labels {labels.shape} do not make N x classes")
     truth = labels.astype(bool)
-    predicted = logits > 0
+    if not truth.any(1).all():
+        raise ValueError(f"sample {int(np.argmin(truth.any(1)))} has no label; an image shows at least one digit")
+    broken: Flags = ~np.isfinite(logits).all(1)
+    predicted = np.where(broken[:, None], ~truth, logits > 0)
     exact = match_exactly(predicted, truth)
     overlaid = truth.sum(1) > 1
-    credit = share_among_highest(logits, truth)
+    credit = np.where(broken, 0.0, share_among_highest(logits, truth))
     classes = tuple(_score_class(label, predicted[:, label], truth[:, label]) for label in range(truth.shape[1]))
     return MultilabelScores(
         exact_match=_count(exact),
@@ -131,13 +136,11 @@ def match_exactly(predicted: Flags, truth: Flags) -> Flags:
 def share_among_highest(logits: Logits, truth: Flags) -> NDArray[np.float64]:
     """Return |top k of the logits, cut with the label set| / k for each sample, k = size of its label set, float (N,).
 
-    Of equal logits the lower class counts as higher. A sample without labels gets 1.
+    Of equal logits the lower class counts as higher. Every sample has at least one label.
     """
-    sortable = np.where(np.isnan(logits), -np.inf, logits)
-    rank = np.argsort(np.argsort(-sortable, axis=1, kind="stable"), axis=1, kind="stable")
+    rank = np.argsort(np.argsort(-logits, axis=1, kind="stable"), axis=1, kind="stable")
     num_labels = truth.sum(1)
-    found = ((rank < num_labels[:, None]) & truth).sum(1)
-    shares: NDArray[np.float64] = np.where(num_labels > 0, found / np.maximum(num_labels, 1), 1.0)
+    shares: NDArray[np.float64] = ((rank < num_labels[:, None]) & truth).sum(1) / num_labels
     return shares
 
 

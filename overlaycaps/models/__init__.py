@@ -39,6 +39,24 @@ MODELS = Table(
         reference="the baseline of Tsai et al. 2020, section 4",
         target="overlaycaps.models.cnn:build_pooled",
     ),
+    Row(
+        name="resnet18",
+        summary="ResNet-18 for small images; a reference, matched to nothing and the same at every size",
+        reference="He et al. 2016, arXiv 1512.03385",
+        target="overlaycaps.models.resnet:build",
+    ),
+    Row(
+        name="efficient-capsnet",
+        summary="Efficient-CapsNet for MultiMNIST; a reference, matched to nothing and the same at every size",
+        reference="Mazzia et al. 2021, arXiv 2101.12491",
+        target="overlaycaps.models.efficient_capsnet:build",
+    ),
+    Row(
+        name="caps-resnet",
+        summary="matrix capsules on a residual backbone; a reference, matched to nothing",
+        reference="Tsai et al. 2020, arXiv 2002.04764, its CIFAR models",
+        target="overlaycaps.models.caps_resnet:build",
+    ),
     group="overlaycaps.models",
 )
 

@@ -19,7 +19,7 @@ RoutingFactory = Callable[[PoseShape, int, int], Routing]
 
 
 def scale_pixels(images: Tensor) -> Tensor:
-    """Images (B, H, W) or (B, 1, H, W), uint8 or already float, to float in [0, 1], (B, 1, H, W)."""
+    """Images (B, H, W) or (B, channels, H, W), uint8 or already float, to float in [0, 1], (B, channels, H, W)."""
     if images.dim() == 3:
         images = images.unsqueeze(1)
     return images / 255 if images.dtype == torch.uint8 else images

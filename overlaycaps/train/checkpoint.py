@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from overlaycaps.errors import UserError
-from overlaycaps.files import write_atomically
+from overlaycaps.files import describe_failure, describe_write_failure, write_atomically
 from overlaycaps.schemas import CHECKPOINT_SCHEMA, CHECKPOINT_VERSION
+
+_REMEDY = "train the run again with --force"
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -25,7 +27,10 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     content = {"schema": CHECKPOINT_SCHEMA, "schema_version": CHECKPOINT_VERSION, **_move_to_cpu(state)}
     try:
         write_atomically(path, lambda file: torch.save(content, file))
-    except RuntimeError as error:  # torch's zip writer reports a full disk in its own words
+    except RuntimeError as error:
+        # torch's zip writer reports a full disk in its own words; the system's are in the context.
+        if isinstance(error.__context__, OSError):
+            raise UserError(describe_write_failure(path, error.__context__)) from error
         raise UserError(f"{path} could not be written: {_first_line(error)}; is the disk full?") from error
 
 
@@ -36,13 +41,17 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         UserError: if the file is missing, damaged, not a checkpoint, or of a newer version.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on a damaged file torch also wonders about its version
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist.") from error
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged or not a checkpoint: {_first_line(error)}") from error
+        raise UserError(f"{path} does not exist; {_REMEDY}.") from error
+    except OSError as error:
+        raise UserError(describe_failure(error)) from error
+    except Exception as error:  # of what kind depends on the byte that is wrong
+        raise UserError(f"{path} is damaged or not a checkpoint ({_first_line(error)}); {_REMEDY}.") from error
     if not isinstance(content, dict) or content.get("schema") != CHECKPOINT_SCHEMA:
-        raise UserError(f"{path} is not a checkpoint of overlaycaps.")
+        raise UserError(f"{path} is not a checkpoint of overlaycaps; {_REMEDY}.")
     version = content.get("schema_version")
     if version != CHECKPOINT_VERSION:
         raise UserError(f"{path} has version {version}; this program reads {CHECKPOINT_VERSION}. Upgrade overlaycaps.")
@@ -61,4 +70,4 @@ def _move_to_cpu(value: Any) -> Any:
 
 def _first_line(error: Exception) -> str:
     # torch explains at length, and an empty file it does not explain at all.
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return (str(error).splitlines() or [type(error).__name__])[0][:100]

@@ -61,10 +61,13 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     at = Position()
     if folder.last_file.is_file():
         state = load_checkpoint(folder.last_file)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
-        at = Position(**state["position"])
+        try:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            schedule.load_state_dict(state["schedule"])
+            at = Position(**state["position"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"{folder.last_file} is not a state of this run; train it again with --force.") from error
         folder.keep_metrics_until(at.images_seen)
 
     def save_last() -> None:
@@ -80,7 +83,9 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
 
     train_split = data.train.to(runtime.device)
     resumed_images, resumed_time_s = at.images_seen, at.train_time_s
-    for epoch in range(at.step // plan.steps_per_epoch, plan.num_epochs):
+    # The last epoch may be cut, so that a run with all its steps behind it has not the steps of whole epochs.
+    first_epoch = at.step // plan.steps_per_epoch if at.step < plan.num_steps else plan.num_epochs
+    for epoch in range(first_epoch, plan.num_epochs):
         first_batch = at.step - epoch * plan.steps_per_epoch
         model.train()
         started = time.perf_counter()
@@ -164,7 +169,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
 def _describe_stop(at: Position, plan: BatchPlan, folder: RunFolder) -> str:
     return (
         f"stopped after {at.images_seen:,} of {plan.num_images:,} images; the state is saved. Continue with "
-        f"`overlaycaps train --resume {folder.path}`."
+        f"`{folder.describe_resume()}`."
     )
 
 

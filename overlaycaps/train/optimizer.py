@@ -22,14 +22,16 @@ def make_optimizer(model: nn.Module, config: TrainConfig, num_steps: int) -> tup
     """Return AdamW and a one-cycle schedule over ``num_steps`` optimiser steps.
 
     Weights decay only where they multiply neurons or poses (convolutions, linear layers, transformation matrices);
-    biases and LayerNorm do not.
+    biases, priors and normalisations do not.
 
     Source: AdamW, Loshchilov and Hutter 2019 (arXiv 1711.05101); for the schedule see :func:`scale_lr`.
     """
     norms = {id(p) for module in model.modules() if isinstance(module, nn.LayerNorm) for p in module.parameters()}
-    parameters = list(model.parameters())
-    decayed = [p for p in parameters if p.ndim > 1 and id(p) not in norms]
-    others = [p for p in parameters if p.ndim <= 1 or id(p) in norms]
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        multiplies = name.endswith("weight") and parameter.ndim > 1 and id(parameter) not in norms
+        (decayed if multiplies else others).append(parameter)
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = AdamW(groups, lr=config.lr, betas=_BETAS)
     return optimizer, LambdaLR(optimizer, functools.partial(scale_lr, num_steps=num_steps))

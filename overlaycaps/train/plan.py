@@ -79,44 +79,50 @@ class PreparedRun:
         return same_data and all(stored.get(key) == wanted[key] for key in ("training", "model"))
 
 
+def check_request(request: TrainRequest) -> None:
+    """Check every option as far as that can be done without the data, so that a slip is told before any work.
+
+    Raises:
+        UsageError: if an option's value does not fit.
+    """
+    look_up(MODELS, request.model, "--model")
+    select_runtime(request.gpu, request.cpu, request.precision)
+    _make_model_config(request)
+    _check_budget(request)
+    # How many images some epochs are is known with the data; until then, as many as fill a batch.
+    _make_config(request, request.batch_size if request.images is None else request.images)
+    if request.name is not None:
+        _check_name(request.name)
+
+
 def prepare_run(request: TrainRequest) -> PreparedRun:
     """Fill in the defaults, check everything, read the data; nothing is written yet.
 
     Raises:
         UsageError: if an option's value does not fit.
+        UserError: if the images of the data file do not.
         data_gen.errors.DataError: if the data file cannot be used.
     """
-    look_up(MODELS, request.model, "--model")
-    look_up(SIZES, request.size, "--size")
+    check_request(request)
     runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision)
     data = load_data(request.data_path)
-    config = TrainConfig(
-        model=request.model,
-        size=request.size,
-        seed=request.seed,
-        num_images=_choose_num_images(request.epochs, request.images, len(data.train)),
-        batch_size=request.batch_size,
-        lr=DEFAULT_LR if request.lr is None else request.lr,
-        weight_decay=DEFAULT_WEIGHT_DECAY,
-        precision=request.precision,
-    )
-    model_config = replace(
-        SIZES[request.size],
-        canvas_px=data.canvas_px,
-        routing=request.routing,
-        iterations=request.routing_iterations,
-        schedule=request.schedule,
-        scale_agreement=request.scale_agreement,
-        layer_norm=request.layer_norm,
-    )
+    num_epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
+    config = _make_config(request, num_epochs * len(data.train) if request.images is None else request.images)
+    try:
+        model_config = replace(_make_model_config(request), canvas_px=data.canvas_px)
+    except UsageError as error:  # every option was right before
+        raise UserError(f"{request.data_path}: {error}") from error
     # The model knows what fits it (a matrix pose needs a square); what it makes of the configuration is the run's.
-    model_config = build_model(request.model, model_config).config
-    folder = RunFolder(request.runs_dir / _check_name(request.name or _name_run(config, model_config)))
-    return PreparedRun(config, model_config, data, folder, runtime, warnings)
+    model = build_model(request.model, model_config)
+    _check_routing_options(request, model.describe_routing()["routing"])
+    name = _name_run(config, model.config) if request.name is None else request.name
+    return PreparedRun(config, model.config, data, RunFolder(request.runs_dir / name), runtime, warnings)
 
 
-def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool, named: Collection[str] = frozenset()) -> PreparedRun:
-    """Read an unfinished run back from its folder, with the data that it was begun on.
+def prepare_resumed_run(
+    path: Path, gpu: int | None, cpu: bool, named: Collection[str] = frozenset(), data_path: Path | None = None
+) -> PreparedRun:
+    """Read an unfinished run back from its folder, with the data that it was begun on, perhaps moved to ``data_path``.
 
     A folder is data, and may be someone else's: it must not choose code to import. A model or routing that is given by
     its place (``package.module:attribute``) is used only if the user names it again, in ``named``.
@@ -127,7 +133,7 @@ def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool, named: Collectio
     """
     folder = RunFolder(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist; there is no run to resume.")
+        raise UserError(f"{path} does not exist; give the folder of an unfinished run.")
     content = folder.read_config()
     if folder.is_finished():
         raise UserError(f"{path} is finished already; see it with `overlaycaps compare`.")
@@ -136,28 +142,72 @@ def prepare_resumed_run(path: Path, gpu: int | None, cpu: bool, named: Collectio
     try:
         config = TrainConfig.from_dict(content["training"])
         model_config = CapsuleConfig.from_dict(content["model"])
-        data_path, digest = Path(content["data"]["path"]), content["data"]["digest"]
+        data_path, digest = data_path or Path(content["data"]["path"]), content["data"]["digest"]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{folder.config_file} is damaged: {error} is missing or of the wrong type.") from error
+        raise UserError(
+            f"{folder.config_file} is damaged: {error} is missing or of a wrong type; start the run again with --force."
+        ) from error
     except UsageError as error:
-        raise UserError(f"{folder.config_file} is damaged: {error}") from error
+        raise UserError(f"{folder.config_file} is damaged: {error} Start the run again with --force.") from error
     for option, name in (("--model", config.model), ("--routing", model_config.routing)):
         if is_target(name) and name not in named:
             raise UserError(f"{path} runs code from {name}; if you trust it, say so with `{option} {name}`.")
     runtime, warnings = select_runtime(gpu, cpu, config.precision)
     data = load_data(data_path)
     if data.digest != digest:
-        raise UserError(f"{data_path} is not the data that {path} was begun on; its digest differs.")
+        raise UserError(
+            f"{data_path} is not the data that {path} was begun on; its digest differs. Give the right one by --data."
+        )
     return PreparedRun(config, model_config, data, folder, runtime, warnings)
 
 
-def _choose_num_images(epochs: int | None, images: int | None, num_train: int) -> int:
-    if epochs is not None and images is not None:
+def _check_budget(request: TrainRequest) -> None:
+    if request.epochs is not None and request.images is not None:
         raise UsageError("--epochs and --images exclude each other; give one of them.")
-    for option, value in (("--epochs", epochs), ("--images", images)):
+    for option, value in (("--epochs", request.epochs), ("--images", request.images)):
         if value is not None and value < 1:
             raise UsageError(f"{option} {value}: it must be at least 1.")
-    return images if images is not None else (epochs or DEFAULT_EPOCHS) * num_train
+
+
+def _make_config(request: TrainRequest, num_images: int) -> TrainConfig:
+    return TrainConfig(
+        model=request.model,
+        size=request.size,
+        seed=request.seed,
+        num_images=num_images,
+        batch_size=request.batch_size,
+        lr=DEFAULT_LR if request.lr is None else request.lr,
+        weight_decay=DEFAULT_WEIGHT_DECAY,
+        precision=request.precision,
+    )
+
+
+def _make_model_config(request: TrainRequest) -> CapsuleConfig:
+    return replace(
+        look_up(SIZES, request.size, "--size"),
+        routing=request.routing,
+        iterations=request.routing_iterations,
+        schedule=request.schedule,
+        scale_agreement=request.scale_agreement,
+        layer_norm=request.layer_norm,
+    )
+
+
+def _check_routing_options(request: TrainRequest, routing: str | None) -> None:
+    """Refuse a choice of routing that the model does not make: the run's name would promise it."""
+    choices = {f"--routing {request.routing}": request.routing not in (DEFAULT_ROUTING, routing)}
+    if routing is None:
+        iterations = request.routing_iterations
+        choices |= {
+            f"--routing-iterations {iterations}": iterations != CapsuleConfig.iterations,
+            f"--schedule {request.schedule}": request.schedule != CapsuleConfig.schedule,
+            "--no-agreement-scale": not request.scale_agreement,
+            "--no-layer-norm": not request.layer_norm,
+        }
+    for option, is_idle in choices.items():
+        if is_idle:
+            own = f"always uses {routing}" if routing else "has no routing"
+            raise UsageError(f"{option}: {request.model} {own}; leave it out, or choose another --model.")
 
 
 def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
@@ -178,7 +228,7 @@ def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
     return "-".join(part.replace(":", ".") for part, is_shown in parts.items() if is_shown)
 
 
-def _check_name(name: str) -> str:
-    if not name or name in {".", ".."} or "/" in name or "\\" in name or "\0" in name:
-        raise UsageError(f"--name {name!r}: give the name of a folder inside --runs, without slashes.")
-    return name
+def _check_name(name: str) -> None:
+    is_plain = name.strip() == name and name.isprintable() and "/" not in name and "\\" not in name
+    if not is_plain or name in {"", ".", ".."}:
+        raise UsageError(f"--name {name!r}: give a plain folder name: no slashes, no line breaks, no spaces around.")

@@ -67,6 +67,5 @@ def summarize_result(result: Mapping[str, Any]) -> str:
     low, high = wilson_interval(exact["correct"], exact["total"])
     return (
         f"{result['run']}: test exact match {exact['correct'] / exact['total'] * 100:.2f} % "
-        f"(95 % interval {low * 100:.2f} to {high * 100:.2f}, {exact['total']:,} images); "
-        "compare it with `overlaycaps compare`"
+        f"(95 % interval {low * 100:.2f} to {high * 100:.2f}, {exact['total']:,} images)"
     )

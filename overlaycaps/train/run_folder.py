@@ -10,6 +10,7 @@ result.json     written last: a run with it is finished
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ class RunFolder:
         """What ``compare`` reads; its presence says that the run is finished."""
         return self.path / "result.json"
 
+    def is_empty(self) -> bool:
+        """Whether it is a folder in which there is nothing that could be lost."""
+        return self.path.is_dir() and not any(self.path.iterdir())
+
     def is_finished(self) -> bool:
         """Whether the run ended and was scored."""
         return self.result_file.is_file()
@@ -57,6 +62,10 @@ class RunFolder:
     def can_resume(self) -> bool:
         """Whether there is a state to continue from."""
         return self.last_file.is_file() and not self.is_finished()
+
+    def describe_resume(self) -> str:
+        """Return the command that continues the run."""
+        return shlex.join(["overlaycaps", "train", "--resume", str(self.path)])
 
     def create(self, config: dict[str, Any], *, force: bool) -> None:
         """Make the folder and write ``config.json``.
@@ -67,16 +76,22 @@ class RunFolder:
             UserError: if the folder holds a run and ``force`` is off, holds something that is not a run, or cannot be
                 written.
         """
-        if self.path.exists():
-            self._check_ours()
-            if not force:
-                raise UserError(self._describe_obstacle())
-            self._clear()
         try:
+            is_new = not self.path.exists()
+            if not is_new and not self.is_empty():
+                self._check_ours("choose another --name or --runs")
+                if not force:
+                    raise UserError(self._describe_obstacle())
+                self._clear()
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(describe_write_failure(self.path, error)) from error
-        write_text_atomically(self.config_file, _dump(self._wrap(config)))
+        try:
+            write_text_atomically(self.config_file, _dump(self._wrap(config)))
+        except BaseException:
+            if is_new:
+                self.path.rmdir()
+            raise
 
     def read_config(self) -> dict[str, Any]:
         """Return the configuration that the run was made with.
@@ -84,7 +99,7 @@ class RunFolder:
         Raises:
             UserError: if the folder is not a run's or its ``config.json`` is damaged.
         """
-        self._check_ours()
+        self._check_ours("give the folder of a run that `overlaycaps train` began")
         config = _load_object(self.config_file)
         version = config.get("schema_version")
         if version != RUN_VERSION:
@@ -113,22 +128,18 @@ class RunFolder:
         kept = [line for line in lines if _images_seen(line) <= images_seen]
         write_text_atomically(self.metrics_file, "".join(line + "\n" for line in kept))
 
-    def _check_ours(self) -> None:
+    def _check_ours(self, remedy: str) -> None:
         if not self.path.is_dir():
-            raise UserError(f"{self.path} is not a folder; choose another --name or --runs.")
-        if not any(self.path.iterdir()):
-            return
+            raise UserError(f"{self.path} is not a folder; {remedy}.")
         if not self.config_file.is_file() or _load_object(self.config_file).get("schema") != RUN_SCHEMA:
-            raise UserError(
-                f"{self.path} is not a run folder of overlaycaps and is left as it is; choose another --name or --runs."
-            )
+            raise UserError(f"{self.path} is not a run folder of overlaycaps and is left as it is; {remedy}.")
 
     def _describe_obstacle(self) -> str:
         if self.is_finished():
             return f"{self.path} holds a finished run; pass --force to replace it, or --name to keep both."
         if self.can_resume():
             return (
-                f"{self.path} holds an unfinished run; continue it with `overlaycaps train --resume {self.path}`, "
+                f"{self.path} holds an unfinished run; continue it with `{self.describe_resume()}`, "
                 "or pass --force to start over."
             )
         return f"{self.path} exists; pass --force to use it, or choose another --name."
@@ -162,7 +173,7 @@ def _load_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} could not be read: {error}.") from error
+        raise UserError(f"{path} could not be read ({error}); move its folder away.") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path} holds no JSON object; it is not a configuration of overlaycaps.")
+        raise UserError(f"{path} holds no JSON object; it is not a configuration of overlaycaps. Move its folder away.")
     return data

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -12,18 +14,72 @@ from overlaycaps.errors import UsageError
 from overlaycaps.models import MODELS, build_model
 from overlaycaps.models.matching import summarize_model, summarize_models
 from overlaycaps.routing import ROUTINGS
+from overlaycaps.routing.base import Capsules
 
 # Derived by hand from the layer table of the design; they round to the published counts.
 PAPER_PARAMETERS = {"caps": 42_478_017, "caps-matrix": 9_963_969, "cnn": 42_486_666, "cnn-pool": 19_549_066}
 PAPER_NEURONS = (324 * 1024, 64 * 16 * 64, 36 * 16 * 64, 10 * 64, 10)
 
+MATCHED_MODELS = ("caps", "caps-matrix", "cnn", "cnn-pool")
+REFERENCE_MODELS = [name for name in MODELS if name not in MATCHED_MODELS]
+
 ALL_MODELS = pytest.mark.parametrize("name", MODELS)
+
+Shape = tuple[int, ...]
 
 
 def list_variants() -> list[tuple[str, str]]:
     """Every model with every routing that makes a difference to it."""
-    capsules = [name for name in MODELS if build_model(name, SIZES["tiny"]).describe_routing()["pose"]]
-    return [(name, routing) for name in MODELS for routing in (ROUTINGS if name in capsules else ["attention"])]
+    variants = []
+    for name in MODELS:
+        with torch.device("meta"):
+            model = build_model(name, replace(SIZES["tiny"], routing="uniform"))
+        follows = model.describe_routing()["routing"] == "uniform"
+        variants += [(name, routing) for routing in (ROUTINGS if follows else ["attention"])]
+    return variants
+
+
+def list_canvases() -> list[tuple[str, int]]:
+    """Every model with canvases at the edges of what it takes and in between."""
+    narrow = {"efficient-capsnet": (29, 36)}
+    return [(name, canvas_px) for name in MODELS for canvas_px in narrow.get(name, (13, 28, 36, 41))]
+
+
+def draw_configs(number: int) -> list[CapsuleConfig]:
+    """Random configurations that every matched model accepts; the same at every call."""
+    generator = random.Random(0)
+    return [
+        CapsuleConfig(
+            num_channels=generator.randint(1, 96),
+            num_capsules=generator.randint(1, 24),
+            pose_size=generator.randint(1, 6) ** 2,
+            canvas_px=generator.randint(13, 48),
+            num_classes=generator.randint(1, 20),
+        )
+        for _ in range(number)
+    ]
+
+
+def record_shapes(model: torch.nn.Module) -> list[Shape]:
+    """Return a list that fills, in a forward pass, with the shape of every module's output, without the batch."""
+    seen: list[Shape] = []
+
+    def record(_module: torch.nn.Module, _inputs: object, output: torch.Tensor | Capsules) -> None:
+        tensor = output.pose if isinstance(output, Capsules) else output
+        if tensor.dim() == 6:  # poses (n, R, C, B, H, W)
+            seen.append((math.prod(tensor.shape[:3]), *tensor.shape[4:]))
+        else:
+            seen.append(tuple(tensor.shape[1:]))
+
+    for module in model.modules():
+        module.register_forward_hook(record)
+    return seen
+
+
+def is_layout_of(stated: Shape, seen: Shape) -> bool:
+    """Whether an output is the stated one; what has no place in space may be laid out in one axis or in two."""
+    without_space = len(stated) < 3 and all(size == 1 for size in seen[1:])
+    return stated == seen or (without_space and math.prod(stated) == seen[0])
 
 
 @pytest.mark.parametrize("name", PAPER_PARAMETERS)
@@ -34,27 +90,42 @@ def test_parameters_at_paper_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_layers_are_matched_and_add_up(size: str) -> None:
+def test_layers_add_up(size: str) -> None:
     summaries = summarize_models(SIZES[size])
     assert {summary.name for summary in summaries} == set(MODELS)
     for summary in summaries:
         assert sum(layer.parameters for layer in summary.layers) == summary.parameters
-        assert summary.neurons == summaries[0].neurons
+        assert all(layer.neurons == math.prod(layer.shape) for layer in summary.layers)
 
 
-@ALL_MODELS
-@pytest.mark.parametrize("canvas_px", [13, 28, 36, 41])
+@pytest.mark.parametrize("size", SIZES)
+def test_models_to_compare_are_matched_and_references_are_not(size: str) -> None:
+    neurons = {summary.name: summary.neurons for summary in summarize_models(SIZES[size])}
+    assert len({neurons[name] for name in MATCHED_MODELS}) == 1
+    for name in REFERENCE_MODELS:
+        assert neurons[name] != neurons["caps"]
+        assert "matched to nothing" in MODELS[name].summary
+
+
+@pytest.mark.parametrize("config", draw_configs(25), ids=str)
+def test_matching_holds_for_any_configuration(config: CapsuleConfig) -> None:
+    first, *others = [summarize_model(name, config) for name in MATCHED_MODELS]
+    for other in others:
+        assert [layer.layer for layer in other.layers] == [layer.layer for layer in first.layers]
+        assert [layer.shape for layer in other.layers] == [layer.shape for layer in first.layers]
+        assert other.neurons == first.neurons
+
+
+@pytest.mark.parametrize(("name", "canvas_px"), list_canvases())
 def test_stated_shapes_are_the_real_ones(name: str, canvas_px: int) -> None:
-    model = build_model(name, replace(SIZES["tiny"], canvas_px=canvas_px))
-    seen = []
-    spatial = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d)]
-    for module in spatial:
-        module.register_forward_hook(lambda _m, _i, output: seen.append(tuple(output.shape[1:])))
-    logits = model(torch.zeros(2, canvas_px, canvas_px, dtype=torch.uint8))
-    assert logits.shape == (2, 10)
+    model = build_model(name, replace(SIZES["tiny"], canvas_px=canvas_px, iterations=1))
+    seen = record_shapes(model)
+    assert model(torch.zeros(2, canvas_px, canvas_px, dtype=torch.uint8)).shape == (2, 10)
     stated = [layer.shape for layer in model.describe_layers()]
-    assert seen == stated[: len(spatial)]
     assert stated[-1] == (10,)
+    later = iter(seen)
+    for shape in stated:
+        assert any(is_layout_of(shape, output) for output in later), f"{shape} is not, or not in this order, in {seen}"
 
 
 @pytest.mark.parametrize(("name", "routing"), list_variants())
@@ -85,8 +156,9 @@ def test_images_may_be_bytes_or_floats_with_or_without_a_channel(name: str) -> N
 
 @ALL_MODELS
 def test_samples_do_not_see_each_other(name: str) -> None:
+    """Of the models with BatchNorm this holds in evaluation; in training they are made to see the whole batch."""
     torch.manual_seed(0)
-    model = build_model(name, SIZES["tiny"])
+    model = build_model(name, SIZES["tiny"]).eval()
     images = torch.randint(0, 256, (5, 36, 36), dtype=torch.uint8)
     alone = torch.cat([model(image[None]) for image in images])
     torch.testing.assert_close(model(images), alone, rtol=1e-4, atol=1e-5)
@@ -97,6 +169,9 @@ def test_state_survives_saving(name: str) -> None:
     torch.manual_seed(0)
     model, other = build_model(name, SIZES["tiny"]), build_model(name, SIZES["tiny"])
     images = torch.randint(0, 256, (2, 36, 36), dtype=torch.uint8)
+    model(images)  # In training mode, so that BatchNorm's running statistics are part of the state.
+    model.eval()
+    other.eval()
     assert not torch.equal(model(images), other(images))
     other.load_state_dict(model.state_dict())
     torch.testing.assert_close(other(images), model(images), rtol=0, atol=0)
