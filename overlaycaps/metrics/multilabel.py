@@ -109,7 +109,7 @@ def score(logits: Logits, labels: Labels) -> MultilabelScores:
     truth = labels.astype(bool)
     if not truth.any(1).all():
         raise ValueError(f"sample {int(np.argmin(truth.any(1)))} has no label; an image shows at least one digit")
-    broken: Flags = ~np.isfinite(logits).all(1)
+    broken = np.isfinite(logits).sum(1) < logits.shape[1]
     predicted = np.where(broken[:, None], ~truth, logits > 0)
     exact = match_exactly(predicted, truth)
     overlaid = truth.sum(1) > 1
