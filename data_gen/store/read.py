@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shlex
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -140,7 +141,8 @@ def _open_hdf5(path: Path) -> Any:
         with path.open("rb"):
             pass
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; make it with `overlaycaps generate --out {path}`") from None
+        command = shlex.join(["overlaycaps", "generate", "--out", str(path)])
+        raise DataError(f"{path}: no such file; make it with `{command}`") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
     try:

@@ -33,6 +33,7 @@ def reproduce(
     cpu: CpuOption = False,
 ) -> None:
     """Do the whole comparison. Generate data, train every model on an equal budget, compare; skip what is done."""
+    from overlaycaps.report.write import check_report_files
     from overlaycaps.reproduce import plan_requests, plan_run
     from overlaycaps.train.plan import TrainRequest, check_request
 
@@ -44,6 +45,7 @@ def reproduce(
     )
     for request in requests:
         check_request(request)
+    check_report_files(Path())
     if data.exists():
         print_note(f"{data} exists and is used as it is")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,13 @@ def collect_runs(runs_dir: Path) -> RunCollection:
         else:
             skipped.append(folder.name)
     if not runs:
-        also = f" ({len(unfinished)} unfinished: {', '.join(unfinished)})" if unfinished else ""
-        raise UserError(f"{runs_dir} holds no finished run{also}; {first_step}.")
+        if unfinished:
+            command = shlex.join(["overlaycaps", "train", "--resume", str(runs_dir / unfinished[0])])
+            names = ", ".join(unfinished)
+            raise UserError(
+                f"{runs_dir} holds no finished run, but unfinished ones: {names}; continue with `{command}`."
+            )
+        raise UserError(f"{runs_dir} holds no finished run; {first_step}.")
     return RunCollection(tuple(runs), tuple(unfinished), tuple(skipped))
 
 

@@ -19,16 +19,27 @@ def write_report(report: Report, folder: Path, *, force: bool = False) -> list[P
     A report that the program wrote before is refreshed.
 
     Raises:
-        UserError: if a file of that name is not a report of ours and ``force`` is off, or cannot be written; in the
-            first case nothing is written at all.
+        UserError: as :func:`check_report_files`, with nothing written at all; or if a file cannot be written.
     """
+    if not force:
+        check_report_files(folder)
     paths = {name: folder / f"report.{name}" for name in RENDERERS}
-    for path in paths.values():
-        if path.exists() and not force and not _is_report(path):
-            raise UserError(f"{path} is not a report of overlaycaps; move it away or pass --force to replace it.")
     for name, path in paths.items():
         write_text_atomically(path, RENDERERS[name].load()(report))
     return list(paths.values())
+
+
+def check_report_files(folder: Path) -> None:
+    """Check, perhaps long before there is a report, that it will replace no file of the user's.
+
+    Raises:
+        UserError: if a file in the folder has the name of a report and is not one of ours.
+    """
+    for path in (folder / f"report.{name}" for name in RENDERERS):
+        if path.exists() and not _is_report(path):
+            raise UserError(
+                f"{path} is not a report of overlaycaps; move it away, or replace it by `overlaycaps compare --force`."
+            )
 
 
 def _is_report(path: Path) -> bool:

@@ -72,7 +72,7 @@ def test_a_file_of_the_users_is_kept_and_nothing_else_written(
 ) -> None:
     (tmp_path / name).write_text(text)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(UserError, match=f"{name} is not a report of overlaycaps; .*--force"):
+    with pytest.raises(UserError, match=f"{name} is not a report of overlaycaps; .*compare --force"):
         write_report(report, tmp_path)
     assert (tmp_path / name).read_text() == text
     assert sorted(tmp_path.iterdir()) == before

@@ -92,7 +92,9 @@ def test_without_finished_runs_the_next_command_is_named(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"none is not a folder with runs; .*`overlaycaps train --model caps`"):
         collect_runs(tmp_path / "none")
     write_run(tmp_path, "begun", None)
-    with pytest.raises(UserError, match=r"no finished run \(1 unfinished: begun\); .*`overlaycaps train --model caps`"):
+    with pytest.raises(
+        UserError, match=r"but unfinished ones: begun; continue with `overlaycaps train --resume .*begun`"
+    ):
         collect_runs(tmp_path)
 
 
