@@ -6,6 +6,7 @@ always the matrix product ``W_ij @ P_i``. Shapes: see the legend in :mod:`overla
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -92,7 +93,7 @@ def attention_pass(children: Tensor, weight: Tensor, parents: Tensor, scale: flo
         scale: factor on the agreement.
 
     Returns:
-        The sums :math:`s_j` before any normalisation, (J, Q, C, T).
+        The sums :math:`s_j` before any normalisation, (J, Q, C, T); at least in float32, in which all is computed.
 
     Source: eqs. 1-3 and procedure 1 in Tsai et al. 2020 (arXiv 2002.04764).
     """
@@ -115,12 +116,14 @@ def map_votes(
         others: further inputs (..., T).
 
     Returns:
-        What the function returns, put together again, (..., T).
+        What the function returns, put together again, (..., T). All is computed in float32 at least.
     """
 
     def apply(weight: Tensor, children: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        return function(_form_votes(children, weight), *others)
+        with torch.autocast(children.device.type, enabled=False):
+            return function(_form_votes(children, weight), *others)
 
+    weight, children, *others = _raise_precision(weight, children, *others)  # type: ignore[assignment]
     num_children, num_parents, parent_rows, _ = weight.shape
     columns, positions = children.shape[2:]
     block = max(1, _MAX_VOTES_IN_FLIGHT // (num_children * num_parents * parent_rows * columns))
@@ -154,9 +157,9 @@ class _AttentionPass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, children: Tensor, weight: Tensor, parents: Tensor, scale: float) -> Tensor:
-        # Under autocast the operands may differ in type; the parents carry the type that the softmax needs.
-        ctx.input_types = (children.dtype, weight.dtype)
-        children, weight = children.to(parents.dtype), weight.to(parents.dtype)
+        # Under autocast the operands may be of low precision, in which neither softmax nor sums are to be trusted.
+        ctx.input_types = (children.dtype, weight.dtype, parents.dtype)
+        children, weight, parents = _raise_precision(children, weight, parents)
         with torch.autocast(parents.device.type, enabled=False):
             group = _group_size(weight, *children.shape[2:])
             sums = torch.zeros_like(parents)
@@ -198,8 +201,14 @@ class _AttentionPass(torch.autograd.Function):
                 poses = children[own].reshape(len(routing), rows, columns * positions)
                 grad_children[own] = torch.bmm(matrices.mT, flat).view_as(children[own])
                 grad_weight[own] = torch.bmm(flat, poses.mT).view_as(weight[own])
-        children_type, weight_type = ctx.input_types
-        return grad_children.to(children_type), grad_weight.to(weight_type), grad_parents, None
+        children_type, weight_type, parents_type = ctx.input_types
+        return grad_children.to(children_type), grad_weight.to(weight_type), grad_parents.to(parents_type), None
+
+
+def _raise_precision(*tensors: Tensor) -> list[Tensor]:
+    """Return the tensors in the widest of their types, and in float32 at least."""
+    widest = functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
+    return [tensor.to(widest) for tensor in tensors]
 
 
 def _add_weighted(total: Tensor, votes: Tensor, coefficients: Tensor) -> None:
