@@ -1,0 +1,50 @@
+"""What the README shows is run, and what it states is so."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from overlaycaps.cli import app
+from overlaycaps.config import DEFAULT_BATCH_SIZE, DEFAULT_LR, SIZES
+from overlaycaps.models import MODELS
+from overlaycaps.models.matching import summarize_model
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_routing_trains(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert "class LengthRouting(Routing)" in example
+    (tmp_path / "my_routing.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shown = "overlaycaps train --model caps --routing my_routing:LengthRouting"
+    assert shown in README
+    options = ["--size", "tiny", "--data", str(tiny_data), "--images", "64", "--batch-size", "32", "--cpu"]
+    result = CliRunner().invoke(app, [*shown.split()[1:], *options])
+    assert result.exit_code == 0, result.output
+    assert "caps-my_routing.LengthRouting-tiny-64-seed0: test exact match" in result.output
+
+
+def test_the_stated_counts_and_defaults_are_so() -> None:
+    for name in ("caps", "caps-matrix", "cnn", "cnn-pool"):
+        assert f"{summarize_model(name, SIZES['paper']).parameters:,}" in README
+    assert f"a peak of {DEFAULT_LR:g}" in README
+    assert f"batches of {DEFAULT_BATCH_SIZE}" in README
+
+
+def test_every_model_is_explained() -> None:
+    for name in MODELS:
+        assert f"| `{name}` |" in README
+
+
+def test_links_lead_to_files() -> None:
+    targets = re.findall(r"\]\((?!https?://)([^)#]+)\)", README)
+    assert targets
+    for target in targets:
+        assert (Path(__file__).parent.parent / target).exists(), target
