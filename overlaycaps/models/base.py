@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -66,3 +66,22 @@ def count_parameters(modules: Iterable[nn.Module]) -> int:
 def describe_layer(layer: str, shape: tuple[int, ...], *modules: nn.Module) -> LayerInfo:
     """Return the row of a layer whose output has ``shape`` and whose parameters are those of ``modules``."""
     return LayerInfo(layer, shape, math.prod(shape), count_parameters(modules))
+
+
+def describe_matched_layers(config: CapsuleConfig, modules: Sequence[nn.Module]) -> list[LayerInfo]:
+    """Return the rows of the five layers that a capsule network and the CNNs matched to it have in common.
+
+    Args:
+        config: the capsule configuration that both are made from.
+        modules: what makes up each layer, in order.
+    """
+    c = config
+    width = c.num_capsules * c.pose_size
+    layers: list[tuple[str, tuple[int, ...]]] = [
+        ("conv 3x3 / stride 2", (c.num_channels, c.stem_px, c.stem_px)),
+        ("primary 3x3 / stride 2", (width, c.primary_px, c.primary_px)),
+        ("hidden 3x3", (width, c.grid_px, c.grid_px)),
+        ("fully connected", (c.num_classes, c.pose_size)),
+        ("logits", (c.num_classes,)),
+    ]
+    return [describe_layer(name, shape, module) for (name, shape), module in zip(layers, modules, strict=True)]

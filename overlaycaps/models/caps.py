@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from overlaycaps.config import CapsuleConfig
 from overlaycaps.errors import UsageError
-from overlaycaps.models.base import LayerInfo, OverlayModel, describe_layer
+from overlaycaps.models.base import LayerInfo, OverlayModel, describe_matched_layers
 from overlaycaps.models.layers import CapsuleLayer, PrimaryCapsules, RoutingFactory, scale_pixels
 from overlaycaps.routing import ROUTINGS, SCHEDULES
 from overlaycaps.routing.base import Capsules, PoseShape, Routing, RoutingOptions
@@ -56,15 +56,8 @@ class CapsuleNet(OverlayModel):
 
     def describe_layers(self) -> list[LayerInfo]:
         """Return the five layers with their shapes, neurons and parameters."""
-        c = self.config
-        width = c.num_capsules * c.pose_size
-        return [
-            describe_layer("conv 3x3 / stride 2", (c.num_channels, c.stem_px, c.stem_px), self.stem),
-            describe_layer("primary 3x3 / stride 2", (width, c.primary_px, c.primary_px), self.primary),
-            describe_layer("hidden 3x3", (width, c.grid_px, c.grid_px), self.conv_capsules),
-            describe_layer("fully connected", (c.num_classes, c.pose_size), self.class_capsules),
-            describe_layer("logits", (c.num_classes,), self.head),
-        ]
+        modules = (self.stem, self.primary, self.conv_capsules, self.class_capsules, self.head)
+        return describe_matched_layers(self.config, modules)
 
 
 def choose_routing(config: CapsuleConfig) -> tuple[type[Routing], RoutingFactory]:

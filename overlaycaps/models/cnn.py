@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from overlaycaps.config import CapsuleConfig
-from overlaycaps.models.base import LayerInfo, OverlayModel, describe_layer
+from overlaycaps.models.base import LayerInfo, OverlayModel, describe_matched_layers
 from overlaycaps.models.layers import scale_pixels
 
 
@@ -42,15 +42,8 @@ class MatchedCnn(OverlayModel):
 
     def describe_layers(self) -> list[LayerInfo]:
         """Return the five layers with their shapes, neurons and parameters."""
-        c = self.config
-        width = c.num_capsules * c.pose_size
-        return [
-            describe_layer("conv 3x3 / stride 2", (c.num_channels, c.stem_px, c.stem_px), self.stem),
-            describe_layer("primary 3x3 / stride 2", (width, c.primary_px, c.primary_px), self.primary),
-            describe_layer("hidden 3x3", (width, c.grid_px, c.grid_px), self.hidden),
-            describe_layer("fully connected", (c.num_classes, c.pose_size), self.connected),
-            describe_layer("logits", (c.num_classes,), self.head),
-        ]
+        modules = (self.stem, self.primary, self.hidden, self.connected, self.head)
+        return describe_matched_layers(self.config, modules)
 
 
 def build_flat(config: CapsuleConfig) -> MatchedCnn:

@@ -288,6 +288,7 @@ def test_further_contents_are_ignored(path: Path) -> None:
     _change(path, change)
     with open_dataset(path) as file:
         file.verify_digest()
+        assert "notes" not in vars(file.read_split("train"))
 
 
 def test_a_file_held_by_a_writer_gives_a_clear_message(path: Path) -> None:

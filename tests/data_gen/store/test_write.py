@@ -74,6 +74,7 @@ def test_no_network_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     write_dataset(tmp_path / "d.h5", make_spec(num_train=10, num_valid=10, num_test=10), load_bundled())
+    assert (tmp_path / "d.h5").stat().st_size > 0
 
 
 def test_chunks_are_within_bounds(mnist: DigitSource, tmp_path: Path) -> None:
