@@ -30,13 +30,13 @@ MODELS = Table(
     Row(
         name="cnn",
         summary="CNN with the same layers and neurons per layer; flattens its last feature map",
-        reference="the baseline of Tsai et al. 2020, section 4",
+        reference="the baseline of Tsai et al. 2020, arXiv 2002.04764",
         target="overlaycaps.models.cnn:build_flat",
     ),
     Row(
         name="cnn-pool",
         summary="the same CNN; averages its last feature map over space",
-        reference="the baseline of Tsai et al. 2020, section 4",
+        reference="the baseline of Tsai et al. 2020, arXiv 2002.04764",
         target="overlaycaps.models.cnn:build_pooled",
     ),
     Row(

@@ -23,7 +23,7 @@ class CapsuleNet(OverlayModel):
 
     All class capsules are read by the same Linear(d, 1), so a class is told by its pose alone.
 
-    Source: Tsai et al. 2020 (arXiv 2002.04764), section 3. The sizes of the overlay experiment were not released; the
+    Source: Tsai et al. 2020 (arXiv 2002.04764). The sizes of the overlay experiment were not released; the
     parameter counts of this architecture round to those of the paper's table.
     """
 

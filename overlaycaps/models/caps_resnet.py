@@ -37,7 +37,7 @@ class CapsResNet(OverlayModel):
         image_channels: of the images.
         hidden_capsules: capsules of a further fully connected layer before the classes; none without.
 
-    Source: Tsai et al. 2020 (arXiv 2002.04764), section 4, and the configurations released for CIFAR-10 and CIFAR-100.
+    Source: Tsai et al. 2020 (arXiv 2002.04764) and the configurations released for CIFAR-10 and CIFAR-100.
     Differs from them: no dropout, and its training is this project's.
     """
 

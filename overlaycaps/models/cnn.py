@@ -17,7 +17,7 @@ class MatchedCnn(OverlayModel):
         config: of the capsule network to match; its pose and routing do not matter here.
         pool: average the last feature map over space before the fully connected layers, instead of flattening it.
 
-    Source: the baseline of Tsai et al. 2020 (arXiv 2002.04764), section 4: same layers, same neurons per layer.
+    Source: the baseline of Tsai et al. 2020 (arXiv 2002.04764): same layers, same neurons per layer.
     """
 
     def __init__(self, config: CapsuleConfig, *, pool: bool) -> None:

@@ -42,7 +42,7 @@ class ConvNorm(nn.Module):
 class DepthwisePrimary(nn.Module):
     """Primary capsules: a depthwise convolution that covers its input, read as 16 poses of 8, squashed.
 
-    Source: Mazzia et al. 2021 (arXiv 2101.12491), section 3; strides and kernels: the released code for MultiMNIST.
+    Source: Mazzia et al. 2021 (arXiv 2101.12491); strides and kernels: the released code for MultiMNIST.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SelfAttentionCapsules(nn.Module):
         size_in: numbers R in a child's pose.
         size_out: numbers Q in a parent's pose.
 
-    Source: Mazzia et al. 2021 (arXiv 2101.12491), section 3; initial weights: the released code.
+    Source: Mazzia et al. 2021 (arXiv 2101.12491); initial weights: the released code.
     """
 
     def __init__(self, num_in: int, num_out: int, size_in: int, size_out: int) -> None:
@@ -169,7 +169,7 @@ def attend(votes: Tensor, log_prior: Tensor) -> Tensor:
     Returns:
         s, the parents' poses before squashing, (B, J, Q).
 
-    Source: Mazzia et al. 2021 (arXiv 2101.12491), section 3.
+    Source: Mazzia et al. 2021 (arXiv 2101.12491).
     """
     agreement = torch.einsum("bijq,bkjq->bij", votes, votes) / votes.shape[-1] ** 0.5
     coefficients = torch.softmax(agreement, dim=2) + log_prior
@@ -179,7 +179,7 @@ def attend(votes: Tensor, log_prior: Tensor) -> Tensor:
 def squash(poses: Tensor) -> Tensor:
     r"""Return :math:`\big(1 - e^{-|s|}\big) \frac{s}{|s|}` for poses s (..., D).
 
-    Source: Mazzia et al. 2021 (arXiv 2101.12491), section 3.
+    Source: Mazzia et al. 2021 (arXiv 2101.12491).
     """
     length = _measure(poses).unsqueeze(-1)
     return poses * (-torch.expm1(-length) / length)

@@ -37,7 +37,7 @@ class PrimaryCapsules(nn.Module):
         with_activations: also learn an activation for each capsule, by a convolution of the same shape and a logistic
             function, for routings that need one.
 
-    Source: Tsai et al. 2020 (arXiv 2002.04764), section 3; activations: Hinton et al. 2018, section 4.
+    Source: Tsai et al. 2020 (arXiv 2002.04764); activations: Hinton et al. 2018 (ICLR 2018).
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class CapsuleLayer(nn.Module):
 
     Initial weights are normal with variance J / (R I), which is the released code's.
 
-    Source: Tsai et al. 2020 (arXiv 2002.04764), section 3 and procedure 1.
+    Source: Tsai et al. 2020 (arXiv 2002.04764), procedure 1.
     """
 
     def __init__(

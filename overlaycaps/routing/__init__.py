@@ -34,7 +34,7 @@ ROUTINGS = Table(
     Row(
         name="self-attention",
         summary="votes weighed by their agreement with all votes; one pass, no iterations",
-        reference="Mazzia et al. 2021, arXiv 2101.12491, eqs. 3-6",
+        reference="Mazzia et al. 2021, arXiv 2101.12491",
         target="overlaycaps.routing.self_attention:SelfAttentionRouting",
     ),
     group="overlaycaps.routings",
@@ -44,7 +44,7 @@ SCHEDULES = Table(
     Row(
         name="concurrent",
         summary="every pass updates all layers at once from the pass before",
-        reference="Tsai et al. 2020, arXiv 2002.04764, procedure 1",
+        reference="Tsai et al. 2020, arXiv 2002.04764, concurrent routing",
         target="overlaycaps.routing.schedule:route_concurrently",
     ),
     Row(

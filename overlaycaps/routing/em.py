@@ -38,8 +38,9 @@ class EmRouting(Routing):
             {\sum_k a_k \, \mathcal N(V_{ik}; \mu_k, \sigma_k^2)}
 
     The first pass is an M-step with shares 1/J; every later pass is an E-step and an M-step. The shares of each child
-    sum to 1 over the parents. The inverse temperature rises as :math:`\lambda_t = 0.01 (1 - 0.95^t)` in pass t, as its
-    authors stated in the paper's public review; the betas are learned, one of each a parent.
+    sum to 1 over the parents. The betas are learned, one of each a parent. The paper gives no schedule for the inverse
+    temperature; :math:`\lambda_t = 0.01 (1 - 0.95^t)` in pass t is the one that public re-implementations ascribe to
+    its authors' answers in the open review.
 
     Numerically: the E-step is a softmax of logarithms, variances are at least 1e-6, and the mass that a parent divides
     by at least 1e-8.
@@ -47,7 +48,7 @@ class EmRouting(Routing):
     Deviations from the paper: the logits of the classes are read from the poses, as with every routing here, and not
     from the activations. Coordinate addition is left out. For vector poses, h runs over the D numbers just the same.
 
-    Source: procedure 1 and section 4.
+    Source: procedure 1.
     """
 
     uses_activations = True

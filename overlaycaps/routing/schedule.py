@@ -38,7 +38,7 @@ def route_concurrently(layers: Sequence[RoutedLayer], primary: Capsules, iterati
     Returns:
         The capsules of the last layer.
 
-    Source: procedure 1, "concurrent routing", in Tsai et al. 2020 (arXiv 2002.04764).
+    Source: "concurrent routing" in Tsai et al. 2020 (arXiv 2002.04764).
     """
     states: list[Capsules] = []
     votes: list[Votes] = []

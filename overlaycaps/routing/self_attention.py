@@ -25,7 +25,7 @@ class SelfAttentionRouting(Routing):
     Deviations from the paper: children share their matrices over the positions of a convolutional layer, and the
     children of a position are those under its kernel. For matrix poses a pose is taken as its D numbers.
 
-    Source: eqs. 3-6.
+    Source: the self-attention routing section of the paper.
     """
 
     is_iterative = False

@@ -21,7 +21,7 @@ def squash(poses: Tensor) -> Tensor:
 def squash_exponentially(poses: Tensor) -> Tensor:
     r"""Return :math:`\big(1 - e^{-|s|}\big) \frac{s}{|s|}` for poses s (J, Q, C, ...), |s| over (Q, C).
 
-    Source: eq. 6 in Mazzia et al. 2021 (arXiv 2101.12491).
+    Source: Mazzia et al. 2021 (arXiv 2101.12491).
     """
     length = measure_length(poses)
     return poses * (-torch.expm1(-length) / length)
