@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from overlaycaps.config import DEFAULT_SIZE
-from overlaycaps.reproduce import MODELS_TO_COMPARE, plan_run
+from overlaycaps.models import MATCHED_MODELS
+from overlaycaps.reproduce import plan_run
 from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.loop import train
 from overlaycaps.train.observer import SilentObserver
@@ -32,7 +33,7 @@ def search(data: Path, runs: Path, num_images: int) -> Outcome:
     base = TrainRequest(model="caps", size=DEFAULT_SIZE, data_path=data, runs_dir=runs, images=num_images)
     found: Outcome = {}
     for batch_size, lr in SETTINGS:
-        for model in MODELS_TO_COMPARE:
+        for model in MATCHED_MODELS:
             name = f"{model}-batch{batch_size}-lr{lr:g}"
             planned = plan_run(replace(base, model=model, batch_size=batch_size, lr=lr, name=name))
             if planned.state != "finished":
@@ -47,11 +48,11 @@ def search(data: Path, runs: Path, num_images: int) -> Outcome:
 def format_table(found: Outcome) -> str:
     """Return the outcome as a Markdown table: settings in rows, models in columns."""
     lines = [
-        "| batch | peak rate | " + " | ".join(MODELS_TO_COMPARE) + " |",
-        "|---:|---:|" + "---:|" * len(MODELS_TO_COMPARE),
+        "| batch | peak rate | " + " | ".join(MATCHED_MODELS) + " |",
+        "|---:|---:|" + "---:|" * len(MATCHED_MODELS),
     ]
     for batch_size, lr in SETTINGS:
-        shares = [f"{found[model, batch_size, lr] * 100:.1f}" for model in MODELS_TO_COMPARE]
+        shares = [f"{found[model, batch_size, lr] * 100:.1f}" for model in MATCHED_MODELS]
         lines.append(f"| {batch_size} | {lr:g} | " + " | ".join(shares) + " |")
     return "\n".join(lines)
 

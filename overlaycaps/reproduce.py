@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from overlaycaps.errors import UserError
+from overlaycaps.models import MATCHED_MODELS
 from overlaycaps.train.plan import PreparedRun, TrainRequest, prepare_run
-
-MODELS_TO_COMPARE = ("caps", "caps-matrix", "cnn", "cnn-pool")
 
 # Enough for every model to learn the task well above chance in a few minutes on two cores; not enough to rank them.
 QUICK_NUM_IMAGES = 48_000
@@ -29,7 +28,7 @@ def plan_requests(base: TrainRequest, *, quick: bool) -> list[TrainRequest]:
     """
     if quick and base.images is None and base.epochs is None:
         base = replace(base, images=QUICK_NUM_IMAGES)
-    return [replace(base, model=model) for model in MODELS_TO_COMPARE]
+    return [replace(base, model=model) for model in MATCHED_MODELS]
 
 
 def plan_run(request: TrainRequest) -> PlannedRun:

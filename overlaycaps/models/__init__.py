@@ -60,6 +60,9 @@ MODELS = Table(
     group="overlaycaps.models",
 )
 
+# Made from one capsule configuration, with equal layers and neurons per layer; the others are references.
+MATCHED_MODELS = ("caps", "caps-matrix", "cnn", "cnn-pool")
+
 
 def build_model(name: str, config: CapsuleConfig) -> OverlayModel:
     """Build a model by its name.

@@ -6,6 +6,7 @@ import shlex
 
 from overlaycaps.config import DEFAULT_DATA_FILE, DEFAULT_EPOCHS, DEFAULT_SIZE
 from overlaycaps.metrics.intervals import wilson_interval
+from overlaycaps.models import MATCHED_MODELS
 from overlaycaps.report.format import format_count, format_percent
 from overlaycaps.report.results import RunCollection, RunResult
 
@@ -48,16 +49,17 @@ def _name(run: RunResult) -> str:
 
 
 def suggest_next(runs: tuple[RunResult, ...]) -> list[str]:
-    """Name the command that trains a missing matched baseline."""
-    suggestions = []
+    """Name the commands that train missing matched partners; a reference model has none."""
+    missing: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        if not any(run.is_matched_to(other) and run.shares_conditions_with(other) for other in runs):
-            wanted = "cnn" if run.is_capsule else "caps"
-            suggestions.append(
-                f"{run.name} has no matched {'baseline' if run.is_capsule else 'capsule run'} on the same data, images "
-                f"and seed yet; train it with `{_make_train_command(wanted, run)}`."
-            )
-    return suggestions
+        has_partner = any(run.is_matched_to(other) and run.shares_conditions_with(other) for other in runs)
+        if run.model in MATCHED_MODELS and not has_partner:
+            partner, model = ("baseline", "cnn") if run.is_capsule else ("capsule run", "caps")
+            missing.setdefault((partner, _make_train_command(model, run)), []).append(run.name)
+    return [
+        f"No matched {partner} on the same data, images and seed yet for {', '.join(names)}; train it with `{command}`."
+        for (partner, command), names in missing.items()
+    ]
 
 
 def _make_train_command(model: str, run: RunResult) -> str:

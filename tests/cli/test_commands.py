@@ -12,7 +12,7 @@ import torch
 
 import data_gen.digits
 import data_gen.spec
-from overlaycaps.reproduce import MODELS_TO_COMPARE
+from overlaycaps.models import MATCHED_MODELS
 from overlaycaps.train.checkpoint import load_checkpoint
 from tests.cli.conftest import Cli, read_tree
 from tests.data_gen.sources import make_source
@@ -152,8 +152,8 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     first = cli(*words)
     assert first.exit_code == 0
     assert first.stdout.startswith("data.h5: 96 training")
-    folders = [f"{model}-tiny-150-seed0" for model in MODELS_TO_COMPARE]
-    for model, folder in zip(MODELS_TO_COMPARE, folders, strict=True):
+    folders = [f"{model}-tiny-150-seed0" for model in MATCHED_MODELS]
+    for model, folder in zip(MATCHED_MODELS, folders, strict=True):
         assert f"training {model} on cpu; run folder runs/{folder}\n" in first.stderr
         assert sorted(file.name for file in (tmp_path / "runs" / folder).iterdir()) == RUN_FILES
     before = read_tree(tmp_path)

@@ -13,7 +13,7 @@ import torch
 
 from overlaycaps.config import SIZES, CapsuleConfig
 from overlaycaps.errors import UsageError
-from overlaycaps.models import MODELS, build_model
+from overlaycaps.models import MATCHED_MODELS, MODELS, build_model
 from overlaycaps.models.matching import summarize_model, summarize_models
 from overlaycaps.routing import ROUTINGS
 from overlaycaps.routing.base import Capsules
@@ -22,7 +22,6 @@ from overlaycaps.routing.base import Capsules
 PAPER_PARAMETERS = {"caps": 42_478_017, "caps-matrix": 9_963_969, "cnn": 42_486_666, "cnn-pool": 19_549_066}
 PAPER_NEURONS = (324 * 1024, 64 * 16 * 64, 36 * 16 * 64, 10 * 64, 10)
 
-MATCHED_MODELS = ("caps", "caps-matrix", "cnn", "cnn-pool")
 REFERENCE_MODELS = [name for name in MODELS if name not in MATCHED_MODELS]
 
 ALL_MODELS = pytest.mark.parametrize("name", MODELS)

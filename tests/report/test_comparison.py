@@ -150,6 +150,17 @@ def test_a_missing_partner_is_named_with_its_command(
     assert note.endswith(f"train it with `{command}`.")
 
 
+def test_partners_are_named_once_and_only_for_models_that_have_one(tmp_path: Path) -> None:
+    results = {"a": make_result("caps"), "b": make_result("caps-matrix"), "c": make_result("cnn")}
+    results["c"]["model"]["name"] = "resnet18"
+    results["c"]["model"]["matching"][0]["neurons"] += 1
+    (note,) = [text for text in make_report(tmp_path, **results).notes if "train it with" in text]
+    assert note == (
+        "No matched baseline on the same data, images and seed yet for a, b; train it with "
+        "`overlaycaps train --model cnn`."
+    )
+
+
 @pytest.mark.parametrize(("images", "is_small"), [(99_999, True), (100_000, False)])
 def test_a_small_budget_is_called_small(images: int, is_small: bool, tmp_path: Path) -> None:
     report = make_report(tmp_path, only=make_result(training__images_seen=images))
