@@ -46,9 +46,12 @@ class EmRouting(Routing):
     by at least 1e-8.
 
     Deviations from the paper: the logits of the classes are read from the poses, as with every routing here, and not
-    from the activations. Coordinate addition is left out. For vector poses, h runs over the D numbers just the same.
+    from the activations. Coordinate addition is left out. A vote is W P, as everywhere here, not P W. In a
+    convolutional layer a child is shared among the parents of each position apart; in the paper all parents that see
+    it, at all positions, compete for it. In the paper beta_a is the same for all capsules. For vector poses, h runs
+    over the D numbers just the same.
 
-    Source: procedure 1.
+    Source: section 3 and procedure 1.
     """
 
     uses_activations = True
