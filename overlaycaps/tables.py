@@ -40,6 +40,11 @@ class Row:
             UsageError: if it cannot be imported.
         """
         module, _, path = self.target.partition(":")
+        if self.name == self.target:
+            # The user names a module, perhaps one in the folder where they stand.
+            here = str(Path.cwd())
+            if here not in sys.path:
+                sys.path.insert(0, here)
         try:
             found: Any = importlib.import_module(module)
             for attribute in path.split("."):
@@ -83,10 +88,6 @@ class Table(Mapping[str, Row]):
         if name in self._rows:
             return self._rows[name]
         if self._group and is_target(name):
-            # The user names a module, perhaps one in the folder where they stand.
-            here = str(Path.cwd())
-            if here not in sys.path:
-                sys.path.insert(0, here)
             return Row(name, "given by its place", name, name)
         raise KeyError(name)
 

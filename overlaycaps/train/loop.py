@@ -96,17 +96,17 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
             with runtime.autocast():
                 logits = model(images)
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            loss_value = loss.item()
+            if not math.isfinite(loss_value):
+                kept = f" The last good state is in {folder.last_file}." if folder.last_file.is_file() else ""
+                raise UserError(
+                    f"the loss is {loss_value} at step {at.step + 1}; lower --lr (it is {config.lr:g}).{kept}"
+                )
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             schedule.step()
 
-            loss_value = loss.item()
-            if not math.isfinite(loss_value):
-                raise UserError(
-                    f"the loss is {loss_value} at step {at.step + 1}; lower --lr (it is {config.lr:g}). The last good "
-                    f"state is in {folder.last_file}."
-                )
             at.step += 1
             at.images_seen += len(indices)
             at.loss_sum += loss_value * len(indices)

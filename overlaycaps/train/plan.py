@@ -75,7 +75,8 @@ class PreparedRun:
             return False
         stored = self.folder.read_config()
         wanted = self.describe()
-        same_data = stored.get("data", {}).get("digest") == self.data.digest
+        data = stored.get("data")
+        same_data = isinstance(data, dict) and data.get("digest") == self.data.digest
         return same_data and all(stored.get(key) == wanted[key] for key in ("training", "model"))
 
 

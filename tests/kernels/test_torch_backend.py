@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from overlaycaps.kernels import attention_pass, gather_children, torch_backend, uniform_pass
+from tests.kernels.counting import note_sizes
 
 SCALE = 0.5
 
@@ -48,16 +49,7 @@ def test_attention_pass_passes_gradcheck(columns: int) -> None:
 
 
 def test_attention_pass_never_holds_all_votes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    form_votes = torch_backend._form_votes
-
-    def note(children: Tensor, weight: Tensor) -> Tensor:
-        votes = form_votes(children, weight)
-        sizes.append(votes.numel())
-        return votes
-
-    monkeypatch.setattr(torch_backend, "_form_votes", note)
-    monkeypatch.setattr(torch_backend, "_MAX_VOTES_IN_FLIGHT", 200)
+    sizes = note_sizes(monkeypatch, 200)
     inputs = make_inputs(columns=1)
     attention_pass(*inputs, SCALE).sum().backward()
     assert sum(sizes) == 2 * 6 * 4 * 3 * 5  # every vote, once forward and once backward

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from overlaycaps.kernels import map_votes, torch_backend
 from overlaycaps.routing.base import Capsules, PoseShape
+from tests.kernels.counting import note_sizes
 from tests.routing.cases import EVERY_GRID, EVERY_POSE, EVERY_ROUTING, Grid, make_below, make_layer, route
 
 I, J, Q, C, T = 4, 3, 2, 2, 7  # noqa: E741 - the letters of the kernels
@@ -50,21 +51,6 @@ def mix(votes: Tensor, other: Tensor) -> tuple[Tensor, ...]:
     """Results of two shapes, to which all votes of a position contribute."""
     share = torch.softmax((votes * other[:, None, None, None]).sum((2, 3)), 1)
     return (share[:, :, None, None] * votes).sum(0), share.square().sum((0, 1))
-
-
-def note_sizes(monkeypatch: pytest.MonkeyPatch, allowed: int) -> list[int]:
-    """Allow so many votes at a time; return the list of those made at once, to be filled."""
-    sizes: list[int] = []
-    form_votes = torch_backend._form_votes
-
-    def note(children: Tensor, weight: Tensor) -> Tensor:
-        votes = form_votes(children, weight)
-        sizes.append(votes.numel())
-        return votes
-
-    monkeypatch.setattr(torch_backend, "_form_votes", note)
-    monkeypatch.setattr(torch_backend, "_MAX_VOTES_IN_FLIGHT", allowed)
-    return sizes
 
 
 @pytest.mark.parametrize("allowed", [1, POSITION, 3 * POSITION + 1, T * POSITION], ids=["1", "1 place", "3", "all"])
