@@ -62,43 +62,33 @@ def uniform_pass(poses: Tensor, weight: Tensor, kernel_px: int, stride_px: int =
     filters = weight.view(number, kernel_px, kernel_px, num_parents, parent_rows, rows)
     if height == width == kernel_px:
         # One position a sample: a matrix product, which is several times faster than a convolution this large.
-        features = poses.permute(0, 4, 5, 1, 2, 3).reshape(-1, columns * batch)
+        features = poses.permute(2, 3, 0, 4, 5, 1).reshape(columns * batch, -1)
         matrix = filters.permute(3, 4, 0, 1, 2, 5).reshape(num_parents * parent_rows, -1)
-        return torch.mm(matrix, features).view(num_parents, parent_rows, columns, batch, 1, 1)
-    images = poses.permute(2, 3, 0, 1, 4, 5).reshape(columns * batch, number * rows, height, width)
-    filters = filters.permute(3, 4, 0, 5, 1, 2)
-    filters = filters.reshape(num_parents * parent_rows, number * rows, kernel_px, kernel_px)
-    maps = torch.nn.functional.conv2d(images, filters, stride=stride_px)
+        products = torch.mm(features, matrix.T).view(columns, batch, 1, 1, num_parents, parent_rows)
+        return products.permute(4, 5, 0, 1, 2, 3)
+    # Channels lie innermost everywhere, as poses of a layer do, so that vector poses are not copied.
+    images = poses.permute(2, 3, 4, 5, 0, 1).reshape(columns * batch, height, width, number * rows)
+    filters = filters.permute(3, 4, 1, 2, 0, 5).reshape(num_parents * parent_rows, kernel_px, kernel_px, -1)
+    maps = torch.nn.functional.conv2d(images.permute(0, 3, 1, 2), filters.permute(0, 3, 1, 2), stride=stride_px)
     sums: Tensor = maps.unflatten(1, (num_parents, parent_rows)).unflatten(0, (columns, batch))
     return sums.permute(2, 3, 0, 1, 4, 5)
 
 
-def attention_pass(children: Tensor, weight: Tensor, parents: Tensor, scale: float) -> Tensor:
-    r"""One pass of inverted dot-product attention, with the votes streamed.
+def attention_pass(
+    poses: Tensor, weight: Tensor, parents: Tensor, scale: float, kernel_px: int, stride_px: int = 1
+) -> Tensor:
+    """The routed pass of :func:`overlaycaps.kernels.attention_pass`, with the votes of a few children at a time.
 
-    .. math::
-
-        V_{ij} = W_{ij} P_i, \quad
-        a_{ij} = \mathrm{scale} \cdot \langle P_j, V_{ij} \rangle, \quad
-        r_{ij} = \frac{\exp a_{ij}}{\sum_{j'} \exp a_{ij'}}, \quad
-        s_j = \sum_i r_{ij} V_{ij}
-
-    The softmax runs over the parents j. Exact in forward and backward; the backward pass forms the votes again, so
-    that the memory in use grows with children, parents and coefficients but never with the votes.
-
-    Args:
-        children: poses of the children, (I, R, C, T).
-        weight: transformation matrices, (I, J, Q, R).
-        parents: poses of the parents so far, (J, Q, C, T).
-        scale: factor on the agreement.
-
-    Returns:
-        The sums :math:`s_j` before any normalisation, (J, Q, C, T); at least in float32, in which all is computed.
-
-    Source: eqs. 1-3 and procedure 1 in Tsai et al. 2020 (arXiv 2002.04764).
+    The backward pass forms the votes again, so that the memory in use grows with gathered children, parents and
+    coefficients but never with the votes.
     """
-    sums: Tensor = _AttentionPass.apply(children, weight, parents, scale)  # type: ignore[no-untyped-call]
-    return sums
+    # Under autocast the operands may be of low precision, in which neither softmax nor sums are to be trusted.
+    poses, weight, parents = _raise_precision(poses, weight, parents)
+    children = gather_children(poses, kernel_px, stride_px)
+    sums: Tensor = _AttentionPass.apply(  # type: ignore[no-untyped-call]
+        children, weight, parents.flatten(3).contiguous(), scale
+    )
+    return sums.view(parents.shape)
 
 
 def map_votes(
@@ -153,13 +143,10 @@ def _form_votes(children: Tensor, weight: Tensor) -> Tensor:
 
 
 class _AttentionPass(torch.autograd.Function):
-    """Streams over groups of children; see :func:`attention_pass` for the mathematics."""
+    """Streams over groups of children (I, R, C, T); parents and sums are (J, Q, C, T)."""
 
     @staticmethod
     def forward(ctx: Any, children: Tensor, weight: Tensor, parents: Tensor, scale: float) -> Tensor:
-        # Under autocast the operands may be of low precision, in which neither softmax nor sums are to be trusted.
-        ctx.input_types = (children.dtype, weight.dtype, parents.dtype)
-        children, weight, parents = _raise_precision(children, weight, parents)
         with torch.autocast(parents.device.type, enabled=False):
             group = _group_size(weight, *children.shape[2:])
             sums = torch.zeros_like(parents)
@@ -201,8 +188,7 @@ class _AttentionPass(torch.autograd.Function):
                 poses = children[own].reshape(len(routing), rows, columns * positions)
                 grad_children[own] = torch.bmm(matrices.mT, flat).view_as(children[own])
                 grad_weight[own] = torch.bmm(flat, poses.mT).view_as(weight[own])
-        children_type, weight_type, parents_type = ctx.input_types
-        return grad_children.to(children_type), grad_weight.to(weight_type), grad_parents.to(parents_type), None
+        return grad_children, grad_weight, grad_parents, None
 
 
 def _raise_precision(*tensors: Tensor) -> list[Tensor]:

@@ -65,14 +65,17 @@ MATCHED_MODELS = ("caps", "caps-matrix", "cnn", "cnn-pool")
 
 
 def build_model(name: str, config: CapsuleConfig) -> OverlayModel:
-    """Build a model by its name.
+    """Build a model by its name, its convolutions ready for images whose channels lie innermost.
 
     Raises:
         UsageError: if there is no such model, or the configuration does not fit it.
     """
-    from overlaycaps.models.base import OverlayModel  # noqa: PLC0415 - torch, which listing the names does not need
+    # These import torch, which listing the names does not need.
+    from overlaycaps.models.base import OverlayModel  # noqa: PLC0415
+    from overlaycaps.models.layers import use_channels_last  # noqa: PLC0415
 
     model = look_up(MODELS, name, "--model").load()(config)
     if not isinstance(model, OverlayModel):
         raise UsageError(f"--model {name} built a {type(model).__name__}; it must build an OverlayModel.")
+    use_channels_last(model)
     return model

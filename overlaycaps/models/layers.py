@@ -25,6 +25,17 @@ def scale_pixels(images: Tensor) -> Tensor:
     return images / 255 if images.dtype == torch.uint8 else images
 
 
+def use_channels_last(model: nn.Module) -> None:
+    """Lay the filters of all convolutions out with channels innermost; images and maps then follow.
+
+    It is the layout in which torch's convolutions are fastest on processors with wide vectors or matrix units. Values
+    and state keys stay as they are. Transformation matrices have four axes too, but are no filters.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 class PrimaryCapsules(nn.Module):
     """Convolution without bias, read as ``num_capsules`` poses a position, then LayerNorm.
 

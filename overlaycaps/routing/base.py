@@ -99,14 +99,14 @@ class Votes:
             coefficients: (I, J); 1/J without.
         """
         if coefficients is None:
-            return uniform_pass(self.below.pose, self.weight / self.weight.shape[1], self.kernel_px, self.stride_px)
+            sums = uniform_pass(self.below.pose, self.weight, self.kernel_px, self.stride_px)
+            return sums / self.weight.shape[1]
         weight = self.weight * coefficients[:, :, None, None]
         return uniform_pass(self.below.pose, weight, self.kernel_px, self.stride_px)
 
     def sum_by_attention(self, parents: Tensor, scale: float) -> Tensor:
         """Return the votes summed with coefficients softmax over j of scale <P_j, V_ij>, shaped like ``parents``."""
-        sums = attention_pass(self.children, self.weight, parents.flatten(3).contiguous(), scale)
-        return sums.view(parents.shape)
+        return attention_pass(self.below.pose, self.weight, parents, scale, self.kernel_px, self.stride_px)
 
     def map(self, function: Callable[..., tuple[Tensor, ...]], *others: Tensor) -> tuple[Tensor, ...]:
         """Let a function see all votes, some positions at a time, so that a whole layer's votes never exist at once.
@@ -161,6 +161,11 @@ class PoseNorm(nn.LayerNorm):
         super().__init__([pose.rows, pose.columns])
 
     def forward(self, poses: Tensor) -> Tensor:
-        """Normalise poses (J, Q, C, B, H, W) over (Q, C); the result is a view whose Q and C are innermost."""
-        normalized = super().forward(poses.permute(0, 3, 4, 5, 1, 2))
-        return normalized.permute(0, 4, 5, 1, 2, 3)
+        """Normalise poses (J, Q, C, B, H, W) over (Q, C); the result lies in memory as (B, H, W, J, Q, C).
+
+        In float32 at least, under autocast on the CPU too: it is what autocast does on GPUs, and is faster.
+        """
+        if poses.dtype in (torch.bfloat16, torch.float16):
+            poses = poses.float()
+        normalized = super().forward(poses.permute(3, 4, 5, 0, 1, 2))
+        return normalized.permute(3, 4, 5, 0, 1, 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from overlaycaps.kernels import attention_pass, map_votes
+from overlaycaps.kernels import map_votes
 from overlaycaps.models.layers import CapsuleLayer
 from overlaycaps.routing.base import Capsules, PoseShape, Routing, RoutingOptions
 from tests.routing.cases import CLASSES, CONVOLUTIONAL, EVERY_GRID, EVERY_POSE, EVERY_ROUTING, Grid, route
@@ -124,21 +124,6 @@ def test_bfloat16_autocast_stays_close_to_float32(name: str, pose: PoseShape, gr
     for key, gradient in differentiate(layer, below, result).items():
         assert gradient.isfinite().all(), key
         assert relative_error(gradient, expected[key]) < 0.05, key
-
-
-def test_attention_pass_computes_low_precision_inputs_in_float32() -> None:
-    torch.manual_seed(0)
-    low = [torch.randn(shape, dtype=torch.bfloat16) for shape in [(300, 4, 1, 5), (300, 3, 4, 4), (3, 4, 1, 5)]]
-    inputs = [tensor.requires_grad_() for tensor in low]
-    raised = [tensor.detach().float().requires_grad_() for tensor in low]
-    with torch.autocast("cpu", torch.bfloat16):
-        sums = attention_pass(inputs[0], inputs[1], inputs[2], 0.5)
-    expected = attention_pass(raised[0], raised[1], raised[2], 0.5)
-    torch.testing.assert_close(sums, expected, rtol=0, atol=0)
-    for own, exact in zip(
-        torch.autograd.grad(sums.sin().sum(), inputs), torch.autograd.grad(expected.sin().sum(), raised), strict=True
-    ):
-        torch.testing.assert_close(own, exact.bfloat16(), rtol=0, atol=0)
 
 
 def test_votes_are_mapped_in_float32() -> None:
