@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,7 +15,10 @@ from overlaycaps.errors import UsageError
 from overlaycaps.kernels import native_backend, torch_backend
 from overlaycaps.kernels.native_backend import BackendUnavailableError
 
-BACKENDS = {"native": native_backend.attention_pass, "torch": torch_backend.attention_pass}
+Backend = Callable[..., Tensor]
+"""A routed pass: arguments and result as those of :func:`attention_pass`."""
+
+BACKENDS: dict[str, Backend] = {"native": native_backend.attention_pass, "torch": torch_backend.attention_pass}
 VARIABLE = "OVERLAYCAPS_KERNELS"
 
 

@@ -46,7 +46,7 @@ class CapsuleNet(OverlayModel):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, H, W) or (B, 1, H, W) -> logits (B, num_classes)."""
-        features = torch.relu(self.stem(scale_pixels(images)))
+        features = torch.relu_(self.stem(scale_pixels(images)))
         layers = [self.conv_capsules, self.class_capsules]
         return read_classes(self.schedule(layers, self.primary(features), self.iterations), self.head)
 

@@ -33,11 +33,11 @@ class MatchedCnn(OverlayModel):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, H, W) or (B, 1, H, W) -> logits (B, num_classes)."""
-        maps = torch.relu(self.stem(scale_pixels(images)))
-        maps = torch.relu(self.primary(maps))
-        maps = torch.relu(self.hidden(maps))
+        maps = torch.relu_(self.stem(scale_pixels(images)))
+        maps = torch.relu_(self.primary(maps))
+        maps = torch.relu_(self.hidden(maps))
         features = maps.mean((2, 3)) if self.pool else maps.flatten(1)
-        logits: Tensor = self.head(torch.relu(self.connected(features)))
+        logits: Tensor = self.head(torch.relu_(self.connected(features)))
         return logits
 
     def describe_layers(self) -> list[LayerInfo]:

@@ -30,4 +30,4 @@ def test_the_yardstick_is_the_same_network(pose: Any, iterations: int) -> None:
     ):
         assert gradient is not None
         assert expected is not None
-        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-4 * expected.abs().max().item())

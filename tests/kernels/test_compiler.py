@@ -82,7 +82,7 @@ def test_a_user_without_a_home_is_served(source: Path, monkeypatch: pytest.Monke
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(compiler.Path, "home", fail)
+    monkeypatch.setattr(Path, "home", fail)
     assert ask(compile_library(source)) == 42
 
 
