@@ -9,16 +9,13 @@ match of every model at every setting; the test split plays no part in the choic
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.measure import format_markdown
+from benchmarks.runs import read_exact_match, train_once
 from overlaycaps.config import DEFAULT_SIZE
 from overlaycaps.models import MATCHED_MODELS
-from overlaycaps.reproduce import plan_run
-from overlaycaps.train.interrupt import StopFlag
-from overlaycaps.train.loop import train
-from overlaycaps.train.observer import SilentObserver
 from overlaycaps.train.plan import TrainRequest
 
 # (batch size, peak learning rate)
@@ -35,26 +32,19 @@ def search(data: Path, runs: Path, num_images: int) -> Outcome:
     for batch_size, lr in SETTINGS:
         for model in MATCHED_MODELS:
             name = f"{model}-batch{batch_size}-lr{lr:g}"
-            planned = plan_run(replace(base, model=model, batch_size=batch_size, lr=lr, name=name))
-            if planned.state != "finished":
-                train(planned.run, SilentObserver(), StopFlag())
-            result = json.loads(planned.run.folder.result_file.read_text())
-            exact = result["validation"]["exact_match"]
-            found[model, batch_size, lr] = exact["correct"] / exact["total"]
+            result = train_once(replace(base, model=model, batch_size=batch_size, lr=lr, name=name))
+            found[model, batch_size, lr] = read_exact_match(result, "validation")
             print(f"{name}: {found[model, batch_size, lr] * 100:.1f} %", flush=True)
     return found
 
 
 def format_table(found: Outcome) -> str:
     """Return the outcome as a Markdown table: settings in rows, models in columns."""
-    lines = [
-        "| batch | peak rate | " + " | ".join(MATCHED_MODELS) + " |",
-        "|---:|---:|" + "---:|" * len(MATCHED_MODELS),
+    rows = [
+        [str(batch_size), f"{lr:g}", *(f"{found[model, batch_size, lr] * 100:.1f}" for model in MATCHED_MODELS)]
+        for batch_size, lr in SETTINGS
     ]
-    for batch_size, lr in SETTINGS:
-        shares = [f"{found[model, batch_size, lr] * 100:.1f}" for model in MATCHED_MODELS]
-        lines.append(f"| {batch_size} | {lr:g} | " + " | ".join(shares) + " |")
-    return "\n".join(lines)
+    return format_markdown(["batch", "peak rate", *MATCHED_MODELS], rows)
 
 
 def main() -> None:

@@ -99,9 +99,9 @@ def make_step(case: StepCase) -> Callable[[], None]:
             with torch.autocast("cpu", torch.bfloat16, enabled=case.precision == "bf16"):
                 logits = model(images)
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
-            optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     return step
 

@@ -125,7 +125,8 @@ class TrainConfig:
         batch_size: images in an optimiser step.
         lr: peak learning rate of the one-cycle schedule.
         weight_decay: of AdamW, on matrices and convolutions only.
-        precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 on a GPU that has it, else fp32.
+        precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 where the device computes in it, else fp32.
+        compile: pass the training step through ``torch.compile``.
     """
 
     model: str
@@ -136,6 +137,7 @@ class TrainConfig:
     lr: float
     weight_decay: float
     precision: str
+    compile: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -163,7 +165,8 @@ class TrainConfig:
         Raises:
             UsageError: if a field is missing, unknown, of the wrong type or out of range.
         """
-        return cls(**_check_fields(cls, data))
+        # Runs that were begun before there was --compile do not name it.
+        return cls(**_check_fields(cls, {"compile": False, **data}))
 
 
 def _check_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,14 @@ GpuOption = Annotated[
     typer.Option("--gpu", metavar="N", help="Use CUDA device N; where there is none, warn and use the CPU."),
 ]
 CpuOption = Annotated[bool, typer.Option("--cpu", help="Use the CPU even where there is a GPU.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        help="Threads on the CPU (default: its cores, within a container's quota). Same number, same bytes.",
+    ),
+]
 ModelOption = Annotated[
     str, typer.Option("--model", help=f"Model to train: {', '.join(MODELS)}; or package.module:builder.")
 ]

@@ -85,6 +85,10 @@ class TrainingView:
             f"validation exact match {self.latest}{' (best so far)' if e.is_best else ''}"
         )
 
+    def on_warning(self, message: str) -> None:
+        """Print a line that stays."""
+        self.line.say(f"warning: {message}")
+
 
 class GenerationView:
     """Shows the making of a data file."""

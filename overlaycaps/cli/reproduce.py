@@ -11,7 +11,7 @@ from overlaycaps.cli.compare import compare
 from overlaycaps.cli.console import print_note, print_warning
 from overlaycaps.cli.errors import report_errors
 from overlaycaps.cli.generate import generate
-from overlaycaps.cli.options import CpuOption, DataOption, GpuOption, RunsOption, SeedOption, SizeOption
+from overlaycaps.cli.options import CpuOption, DataOption, GpuOption, RunsOption, SeedOption, SizeOption, ThreadsOption
 from overlaycaps.cli.training import carry_out
 from overlaycaps.config import DEFAULT_DATA_FILE, DEFAULT_RUNS_FOLDER, DEFAULT_SIZE
 from overlaycaps.errors import Interrupted
@@ -31,6 +31,7 @@ def reproduce(
     ] = None,
     gpu: GpuOption = None,
     cpu: CpuOption = False,
+    threads: ThreadsOption = None,
 ) -> None:
     """Do the whole comparison. Generate data, train every model on an equal budget, compare; skip what is done."""
     from overlaycaps.report.write import check_report_files
@@ -39,7 +40,15 @@ def reproduce(
 
     requests = plan_requests(
         TrainRequest(
-            model="caps", size=size, data_path=data, runs_dir=runs, gpu=gpu, cpu=cpu, seed=seed, images=images
+            model="caps",
+            size=size,
+            data_path=data,
+            runs_dir=runs,
+            gpu=gpu,
+            cpu=cpu,
+            threads=threads,
+            seed=seed,
+            images=images,
         ),
         quick=quick,
     )
@@ -62,7 +71,8 @@ def reproduce(
             print_note(f"{run.folder.path} is finished")
             continue
         verb = "continuing" if planned.state == "resume" else "training"
-        print_note(f"{verb} {run.config.model} on {run.runtime.device}; run folder {run.folder.path}")
+        where = f"{run.runtime.device} in {run.runtime.precision}"
+        print_note(f"{verb} {run.config.model} on {where}; run folder {run.folder.path}")
         try:
             print_note(carry_out(run))
         except Interrupted as error:

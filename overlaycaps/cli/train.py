@@ -20,6 +20,7 @@ from overlaycaps.cli.options import (
     ScheduleOption,
     SeedOption,
     SizeOption,
+    ThreadsOption,
 )
 from overlaycaps.cli.training import carry_out, describe_compare
 from overlaycaps.config import (
@@ -45,6 +46,7 @@ def train(
     data: DataOption = Path(DEFAULT_DATA_FILE),
     gpu: GpuOption = None,
     cpu: CpuOption = False,
+    threads: ThreadsOption = None,
     seed: SeedOption = 0,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help=f"Passes over the training images (default {DEFAULT_EPOCHS}).")
@@ -58,8 +60,15 @@ def train(
         typer.Option("--lr", help=f"Peak learning rate of the one-cycle schedule (default {DEFAULT_LR:g})."),
     ] = None,
     precision: Annotated[
-        str, typer.Option("--precision", help=f"{', '.join(PRECISIONS)}; auto: bf16 on a GPU that has it, else fp32.")
+        str,
+        typer.Option(
+            "--precision", help=f"{', '.join(PRECISIONS)}; auto: bf16 where the device computes in it, else fp32."
+        ),
     ] = "auto",
+    compile: Annotated[
+        bool,
+        typer.Option("--compile", help="Pass the training step through torch.compile; it may round differently."),
+    ] = False,
     routing: RoutingOption = DEFAULT_ROUTING,
     routing_iterations: Annotated[
         int,
@@ -90,7 +99,7 @@ def train(
 
     if resume is not None:
         moved_data = data if _is_given(context, "data") else None
-        run = prepare_resumed_run(resume, gpu, cpu, named={model, routing}, data_path=moved_data)
+        run = prepare_resumed_run(resume, gpu, cpu, named={model, routing}, data_path=moved_data, threads=threads)
     else:
         run = prepare_run(
             TrainRequest(
@@ -106,6 +115,8 @@ def train(
                 batch_size=batch_size,
                 lr=lr,
                 precision=precision,
+                threads=threads,
+                compile=compile,
                 routing=routing,
                 routing_iterations=routing_iterations,
                 schedule=schedule,
@@ -129,7 +140,7 @@ def _refuse_new_choices(context: typer.Context) -> None:
         name = str(parameter.name)
         # Code that a run was begun with has to be named again, see `prepare_resumed_run`.
         is_code = name in {"model", "routing"} and is_target(str(context.params[name]))
-        if _is_given(context, name) and name not in {"resume", "gpu", "cpu", "data"} and not is_code:
+        if _is_given(context, name) and name not in {"resume", "gpu", "cpu", "threads", "data"} and not is_code:
             raise UsageError(f"{parameter.opts[0]}: --resume continues a run as it was begun; leave one of them out.")
 
 

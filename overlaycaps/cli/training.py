@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from typing import TYPE_CHECKING
 
 from overlaycaps.cli.progress import show_training
@@ -22,9 +23,12 @@ def carry_out(run: PreparedRun) -> str:
     Raises:
         Interrupted: if it was stopped; the message says what is saved and how to continue.
     """
+    from overlaycaps.kernels import FallbackWarning
     from overlaycaps.train.loop import train
     from overlaycaps.train.result import summarize_result
 
+    # The run's own warnings have said it already.
+    warnings.filterwarnings("ignore", category=FallbackWarning)
     try:
         with catch_stop_signals() as stop, show_training(run.folder.path.name) as view:
             return summarize_result(train(run, view, stop))

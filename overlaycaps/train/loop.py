@@ -14,6 +14,7 @@ from overlaycaps.errors import Interrupted, UserError
 from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
+from overlaycaps.train.compilation import Forward, compile_forward
 from overlaycaps.train.evaluate import evaluate
 from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.observer import Evaluation, Observer, Progress
@@ -54,6 +55,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
         UserError: if the loss is not finite, or a file cannot be written.
     """
     config, data, folder, runtime = run.config, run.data, run.folder, run.runtime
+    runtime.prepare()
     torch.manual_seed(config.seed)
     model = build_model(config.model, run.model_config).to(runtime.device)
     plan = BatchPlan(len(data.train), config.num_images, config.batch_size, config.seed)
@@ -82,6 +84,11 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
         )
 
     train_split = data.train.to(runtime.device)
+    forward: Forward = model
+    if config.compile:
+        forward, failure = compile_forward(model, train_split.images[: config.batch_size], runtime)
+        if failure:
+            observer.on_warning(failure)
     resumed_images, resumed_time_s = at.images_seen, at.train_time_s
     # The last epoch may be cut, so that a run with all its steps behind it has not the steps of whole epochs.
     first_epoch = at.step // plan.steps_per_epoch if at.step < plan.num_steps else plan.num_epochs
@@ -94,7 +101,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
             chosen = indices.to(runtime.device)
             images, labels = train_split.images[chosen], train_split.labels[chosen].float()
             with runtime.autocast():
-                logits = model(images)
+                logits = forward(images)
             loss = binary_cross_entropy_with_logits(logits.float(), labels)
             loss_value = loss.item()
             if not math.isfinite(loss_value):
@@ -102,10 +109,11 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
                 raise UserError(
                     f"the loss is {loss_value} at step {at.step + 1}; lower --lr (it is {config.lr:g}).{kept}"
                 )
-            optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             schedule.step()
+            # Now, and not before the next backward pass: until then their memory serves the forward pass.
+            optimizer.zero_grad(set_to_none=True)
 
             at.step += 1
             at.images_seen += len(indices)

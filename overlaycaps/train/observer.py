@@ -50,6 +50,9 @@ class Observer(Protocol):
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """After the validation split was scored."""
 
+    def on_warning(self, message: str) -> None:
+        """When something that was asked for cannot be, and the run goes on without it."""
+
 
 class SilentObserver:
     """Shows nothing."""
@@ -58,4 +61,7 @@ class SilentObserver:
         """Ignore it."""
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Ignore it."""
+
+    def on_warning(self, message: str) -> None:
         """Ignore it."""

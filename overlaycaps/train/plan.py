@@ -41,6 +41,8 @@ class TrainRequest:
     batch_size: int = DEFAULT_BATCH_SIZE
     lr: float | None = None
     precision: str = "auto"
+    threads: int | None = None
+    compile: bool = False
     routing: str = DEFAULT_ROUTING
     routing_iterations: int = CapsuleConfig.iterations
     schedule: str = CapsuleConfig.schedule
@@ -87,7 +89,7 @@ def check_request(request: TrainRequest) -> None:
         UsageError: if an option's value does not fit.
     """
     look_up(MODELS, request.model, "--model")
-    select_runtime(request.gpu, request.cpu, request.precision)
+    select_runtime(request.gpu, request.cpu, request.precision, request.threads)
     _make_model_config(request)
     _check_budget(request)
     # How many images some epochs are is known with the data; until then, as many as fill a batch.
@@ -105,7 +107,7 @@ def prepare_run(request: TrainRequest) -> PreparedRun:
         data_gen.errors.DataError: if the data file cannot be used.
     """
     check_request(request)
-    runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision)
+    runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision, request.threads)
     data = load_data(request.data_path)
     num_epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
     config = _make_config(request, num_epochs * len(data.train) if request.images is None else request.images)
@@ -121,7 +123,12 @@ def prepare_run(request: TrainRequest) -> PreparedRun:
 
 
 def prepare_resumed_run(
-    path: Path, gpu: int | None, cpu: bool, named: Collection[str] = frozenset(), data_path: Path | None = None
+    path: Path,
+    gpu: int | None,
+    cpu: bool,
+    named: Collection[str] = frozenset(),
+    data_path: Path | None = None,
+    threads: int | None = None,
 ) -> PreparedRun:
     """Read an unfinished run back from its folder, with the data that it was begun on, perhaps moved to ``data_path``.
 
@@ -153,7 +160,7 @@ def prepare_resumed_run(
     for option, name in (("--model", config.model), ("--routing", model_config.routing)):
         if is_target(name) and name not in named:
             raise UserError(f"{path} runs code from {name}; if you trust it, say so with `{option} {name}`.")
-    runtime, warnings = select_runtime(gpu, cpu, config.precision)
+    runtime, warnings = select_runtime(gpu, cpu, config.precision, threads)
     data = load_data(data_path)
     if data.digest != digest:
         raise UserError(
@@ -180,6 +187,7 @@ def _make_config(request: TrainRequest, num_images: int) -> TrainConfig:
         lr=DEFAULT_LR if request.lr is None else request.lr,
         weight_decay=DEFAULT_WEIGHT_DECAY,
         precision=request.precision,
+        compile=request.compile,
     )
 
 
@@ -223,6 +231,7 @@ def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
         "unnormalized": not model_config.layer_norm,
         config.size: True,
         str(config.num_images) if rest else f"{thousands}k": True,
+        "compiled": config.compile,
         f"seed{config.seed}": True,
     }
     # A model or routing of the user's own may be named by its place, with a colon, which not every file system takes.

@@ -49,6 +49,7 @@ def describe_result(
             "optimizer": OPTIMIZER_NAME,
             "schedule": SCHEDULE_NAME,
             "precision": run.runtime.precision,
+            "compile": config.compile,
             "train_time_s": position["train_time_s"],
             "images_per_s": position["images_seen"] / position["train_time_s"],
             "best_epoch": position["best_epoch"],

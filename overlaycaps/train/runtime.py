@@ -13,14 +13,27 @@ import torch
 
 from overlaycaps import __version__
 from overlaycaps.errors import UsageError
+from overlaycaps.kernels import choose_backend
+from overlaycaps.train.threads import choose_num_threads
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """A device and the precision of the run on it (``fp32``, or ``bf16`` autocast)."""
+    """Where and how a run computes.
+
+    Attributes:
+        device: of the run.
+        precision: ``fp32``, or ``bf16`` autocast.
+        num_threads: on the CPU.
+    """
 
     device: torch.device
     precision: str
+    num_threads: int
+
+    def prepare(self) -> None:
+        """Set up the process: call it once, before anything is computed."""
+        torch.set_num_threads(self.num_threads)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which forward passes run."""
@@ -36,7 +49,8 @@ class Runtime:
         return {
             "device": str(self.device),
             "device_name": _name_device(self.device),
-            "threads": torch.get_num_threads(),
+            "threads": self.num_threads,
+            "kernels": choose_backend(self.device.type).backend,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
@@ -45,19 +59,22 @@ class Runtime:
         }
 
 
-def select_runtime(gpu: int | None, cpu: bool, precision: str) -> tuple[Runtime, list[str]]:
-    """Choose device and precision.
+def select_runtime(gpu: int | None, cpu: bool, precision: str, threads: int | None = None) -> tuple[Runtime, list[str]]:
+    """Choose device, precision and threads.
 
     Args:
         gpu: ordinal that was asked for, or none.
         cpu: the CPU was asked for.
         precision: ``auto``, ``fp32`` or ``bf16``.
+        threads: number of threads that was asked for, or none.
 
     Returns:
-        The runtime, and warnings to show: a GPU that was asked for where there is none is replaced by the CPU.
+        The runtime, and warnings to show: a GPU that was asked for where there is none is replaced by the CPU, the
+        fused routing kernel by torch where it cannot be had.
 
     Raises:
-        UsageError: if both were asked for, or the ordinal is not among the GPUs that exist.
+        UsageError: if both devices were asked for, the ordinal is not among the GPUs that exist, or the number of
+            threads is none.
     """
     if gpu is not None and cpu:
         raise UsageError("--gpu and --cpu exclude each other; give one of them.")
@@ -72,8 +89,19 @@ def select_runtime(gpu: int | None, cpu: bool, precision: str) -> tuple[Runtime,
     use_gpu = num_gpus > 0 and not cpu
     device = torch.device("cuda", gpu or 0) if use_gpu else torch.device("cpu")
     if precision == "auto":
-        precision = "bf16" if use_gpu and torch.cuda.is_bf16_supported() else "fp32"
-    return Runtime(device, precision), warnings
+        has_bfloat16 = torch.cuda.is_bf16_supported() if use_gpu else has_fast_bfloat16()
+        precision = "bf16" if has_bfloat16 else "fp32"
+    note = choose_backend(device.type).note
+    if note:
+        warnings.append(note)
+    return Runtime(device, precision, choose_num_threads(threads)), warnings
+
+
+def has_fast_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself (AMX or AVX512-BF16); others only imitate it, slowly."""
+    # Not torch.ops.mkldnn._is_mkldnn_bf16_supported: it is content with AVX512, which imitates.
+    queries = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, query, lambda: False)() for query in queries)
 
 
 def _name_device(device: torch.device) -> str:

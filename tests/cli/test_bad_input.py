@@ -130,6 +130,8 @@ TRAIN_OPTIONS = [
     ("train --epochs 0", USAGE, ["--epochs 0"]),
     ("train --images 0", USAGE, ["--images 0"]),
     ("train --images -3", USAGE, ["--images -3"]),
+    ("train --threads 0", USAGE, ["--threads 0", "at least 1"]),
+    ("reproduce --threads -2", USAGE, ["--threads -2", "at least 1"]),
     ("train --batch-size 0", USAGE, ["--batch-size 0"]),
     ("train --batch-size 500 --images 400", USAGE, ["400 training images", "lower --batch-size"]),
     ("train --batch-size 500 --epochs 1", USAGE, ["96 training images", "lower --batch-size"]),

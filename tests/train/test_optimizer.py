@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from overlaycaps.config import SIZES, TrainConfig
@@ -56,3 +58,24 @@ def test_only_what_multiplies_decays(name: str) -> None:
     assert all(key.endswith("weight") and "norm" not in key for key in decayed)
     assert all("norm" in key or key.endswith("bias") for key in others)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+@pytest.mark.parametrize("name", ["caps", "caps-matrix", "cnn"])
+def test_the_fused_update_is_the_plain_one(name: str) -> None:
+    # The fused loop walks over memory: filters with channels innermost must meet gradients of the same layout.
+    outcomes = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = build_model(name, SIZES["tiny"])
+        optimizer, _ = make_optimizer(model, CONFIG, 10)
+        assert optimizer.defaults["fused"] is True
+        if not fused:
+            optimizer = AdamW([{**group, "fused": False} for group in optimizer.param_groups], betas=(0.9, 0.99))
+        images = torch.randint(0, 256, (4, 36, 36), dtype=torch.uint8)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(images).square().sum().backward()
+            optimizer.step()
+        outcomes.append(list(model.parameters()))
+    for own, plain in zip(*outcomes, strict=True):
+        torch.testing.assert_close(own, plain)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from overlaycaps.errors import UsageError
-from overlaycaps.train.runtime import select_runtime
+from overlaycaps.kernels.backends import Choice
+from overlaycaps.train import runtime as runtime_module
+from overlaycaps.train.runtime import has_fast_bfloat16, select_runtime
 
 
 def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -18,7 +20,7 @@ def pretend_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_gpu_that_is_not_there_is_replaced_by_the_cpu_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_gpus(monkeypatch, 0)
     runtime, warnings = select_runtime(0, False, "auto")
-    assert (runtime.device.type, runtime.precision) == ("cpu", "fp32")
+    assert runtime.device.type == "cpu"
     assert len(warnings) == 1
     assert "--gpu 0" in warnings[0]
 
@@ -43,3 +45,35 @@ def test_what_cannot_be_is_a_usage_error(gpu: int, cpu: bool, message: str, monk
     pretend_gpus(monkeypatch, 2)
     with pytest.raises(UsageError, match=message):
         select_runtime(gpu, cpu, "auto")
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_precision_on_the_cpu_follows_the_processor(has_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpus(monkeypatch, 0)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_it, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
+    assert select_runtime(None, True, "auto")[0].precision == ("bf16" if has_it else "fp32")
+    assert select_runtime(None, True, "fp32")[0].precision == "fp32"
+
+
+def test_a_torch_that_cannot_tell_means_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
+    assert not has_fast_bfloat16()
+
+
+def test_threads_are_set_when_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    runtime, _ = select_runtime(None, True, "auto", threads=3)
+    assert chosen == []
+    runtime.prepare()
+    assert chosen == [3]
+    assert runtime.describe()["threads"] == 3
+
+
+def test_a_missing_kernel_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_module, "choose_backend", lambda device_type: Choice("torch", "no fused loop here"))
+    runtime, warnings = select_runtime(None, True, "auto")
+    assert warnings == ["no fused loop here"]
+    assert runtime.describe()["kernels"] == "torch"

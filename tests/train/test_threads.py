@@ -1,0 +1,103 @@
+"""How many threads: what is asked for, what the container allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from overlaycaps.errors import UsageError
+from overlaycaps.train import threads
+from overlaycaps.train.threads import choose_num_threads, read_cpu_quota
+
+
+class ControlGroups:
+    """A made-up tree of control groups, and the list of a process's groups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.process, self.root = folder / "cgroup", folder / "fs"
+
+    def list(self, *lines: str) -> ControlGroups:
+        self.process.write_text("".join(f"{line}\n" for line in lines))
+        return self
+
+    def limit(self, group: str, **files: str) -> ControlGroups:
+        folder = self.root / group
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / f"cpu.{name}").write_text(f"{text}\n")
+        return self
+
+    def read(self) -> float | None:
+        return read_cpu_quota(self.process, self.root)
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> ControlGroups:
+    return ControlGroups(tmp_path)
+
+
+def test_a_quota_of_version_2_is_read(groups: ControlGroups) -> None:
+    assert groups.list("0::/job").limit("job", max="150000 100000").read() == 1.5
+
+
+def test_the_least_of_all_groups_above_counts(groups: ControlGroups) -> None:
+    groups.list("0::/slice/job/task").limit("slice", max="200000 100000").limit("slice/job", max="400000 100000")
+    assert groups.limit("slice/job/task", max="max 100000").read() == 2
+
+
+def test_a_container_sees_its_own_limit_at_the_mount(groups: ControlGroups) -> None:
+    assert groups.list("0::/host/path/that/is/not/here").limit("", max="300000 100000").read() == 3
+
+
+def test_a_quota_of_version_1_is_read(groups: ControlGroups) -> None:
+    groups.list("5:memory:/job", "4:cpu,cpuacct:/job", "0::/")
+    groups.limit("cpu,cpuacct/job", cfs_quota_us="250000", cfs_period_us="100000")
+    groups.limit("memory/job", cfs_quota_us="100000", cfs_period_us="100000")
+    assert groups.read() == 2.5
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"max": "max 100000"},
+        {"max": "nonsense"},
+        {"max": "100000 0"},
+        {"max": ""},
+        {"cfs_quota_us": "-1", "cfs_period_us": "100000"},
+        {"cfs_quota_us": "100000"},
+        {},
+    ],
+)
+def test_no_limit_and_nonsense_are_no_quota(groups: ControlGroups, files: dict[str, str]) -> None:
+    assert groups.list("0::/job", "1:cpu:/job").limit("job", **files).limit("cpu/job", **files).read() is None
+
+
+def test_systems_without_control_groups_have_no_quota(groups: ControlGroups) -> None:
+    assert groups.read() is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "own", "expected"), [(None, 8, 8), (2.0, 8, 2), (2.9, 8, 2), (0.5, 8, 1), (16.0, 8, 8)]
+)
+def test_threads_stay_within_the_quota(
+    quota: float | None, own: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "read_cpu_quota", lambda: quota)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: own)
+    assert choose_num_threads(None) == expected
+    assert choose_num_threads(5) == 5
+
+
+def test_the_users_own_variable_wins_over_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.setattr(threads, "read_cpu_quota", lambda: 2.0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert choose_num_threads(None) == 8
+
+
+def test_less_than_one_thread_is_refused() -> None:
+    with pytest.raises(UsageError, match="--threads 0: it must be at least 1"):
+        choose_num_threads(0)
