@@ -416,7 +416,8 @@ INLINE void load_children(const Pass *p, const size C, const Chunk *chunk, size 
     }
 }
 
-INLINE void add_grad_children(const Pass *p, const size C, const Chunk *chunk, size capsule, size ky, size kx, const vec *from) {
+INLINE void add_grad_children(const Pass *p, const size C, const Chunk *chunk, size capsule, size ky, size kx,
+                              const vec *from) {
     for (size k = 0; k < chunk->count; k++) {
         const Slot slot = slot_at(p, chunk, k);
         vec *to =
@@ -672,6 +673,7 @@ static int allocate_scratch(Pass *p, int backward) {
     return failed;
 }
 
+/* For tests, which compile all widths that their machine can run. */
 int overlaycaps_lanes(void) { return LANES; }
 
 /* Returns 0, or 1 if there is not enough memory. Sizes: n R C B H W, kernel, stride, J, Q. */

@@ -232,3 +232,27 @@ def test_the_options_reach_the_run(cli: Cli) -> None:
     assert (training["seed"], training["precision"]) == (7, "bf16")
     assert (model["iterations"], model["schedule"], model["pose"]) == (3, "sequential", "matrix")
     assert load_checkpoint(folder / "best.pt")["images_seen"] in (96, 150)
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_threads_and_compilation_reach_the_run(
+    tiny_data: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    words = ("train", "--data", str(tiny_data), "--size", "tiny", "--images", "64", "--batch-size", "32")
+    done = cli(*words, "--threads", "3", "--compile")
+    assert done.exit_code == 0
+    assert chosen == [3]
+    assert "warning: --compile: torch.compile failed, so the run goes on without it: no compiler here" in done.stderr
+    (result_file,) = tmp_path.glob("runs/*/result.json")
+    assert result_file.parent.name == "caps-tiny-64-compiled-seed0"
+    result = json.loads(result_file.read_text())
+    assert result["environment"]["threads"] == 3
+    assert result["training"]["compile"] is True
