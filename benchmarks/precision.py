@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +24,10 @@ from overlaycaps.train.plan import TrainRequest
 PRECISIONS = ("fp32", "bf16")
 
 
-def compare(request: TrainRequest, seeds: int) -> list[list[str]]:
-    """Train every model in both precisions with every seed; return rows of a table."""
+def compare(request: TrainRequest, models: Sequence[str], seeds: int) -> list[list[str]]:
+    """Train each model in both precisions with every seed; return rows of a table."""
     rows = []
-    for model in MATCHED_MODELS:
+    for model in models:
         accuracy: dict[str, list[float]] = {precision: [] for precision in PRECISIONS}
         for seed in range(seeds):
             for precision in PRECISIONS:
@@ -57,11 +58,12 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs-precision"))
     parser.add_argument("--images", type=int, default=40_000)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--models", default=",".join(MATCHED_MODELS))
     arguments = parser.parse_args()
     base = TrainRequest(
         model="caps", size=DEFAULT_SIZE, data_path=arguments.data, runs_dir=arguments.runs, images=arguments.images
     )
-    rows = compare(base, arguments.seeds)
+    rows = compare(base, arguments.models.split(","), arguments.seeds)
     print(f"\n{describe_machine()}.\n")
     print(
         f"Validation exact match in %, mean ± standard deviation over {arguments.seeds} seeds, size {DEFAULT_SIZE}, "
