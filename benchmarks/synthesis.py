@@ -57,8 +57,8 @@ def format_synthesis(timings: dict[str, Timing], num_samples: int = NUM_SAMPLES)
 def time_generate(rounds: int, options: Sequence[str] = ()) -> Timing:
     """Time ``overlaycaps generate`` from the start of its process to its end, the file being closed.
 
-    Removing the file again counts too (less than two hundredths of the whole); else the system would still be busy writing
-    earlier files to the disk.
+    Removing the file again counts too (less than two hundredths of the whole); else the system would still be busy
+    writing earlier files to the disk.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder, "data.h5")
