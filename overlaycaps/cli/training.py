@@ -30,7 +30,7 @@ def carry_out(run: PreparedRun) -> str:
 
     try:
         with catch_stop_signals() as stop, show_training(run.folder.path.name) as view, warnings.catch_warnings():
-            warnings.simplefilter("once", FallbackWarning)
+            warnings.simplefilter("always", FallbackWarning)
             warnings.showwarning = _show_through(view, warnings.showwarning)
             return summarize_result(train(run, view, stop))
     except KeyboardInterrupt as error:  # a second Ctrl-C, which waits for nothing

@@ -79,11 +79,17 @@ def _attend_on_cpu(
 ) -> Tensor:
     choice = choose_backend("cpu")
     if choice.note:
-        warnings.warn(choice.note, FallbackWarning, stacklevel=3)
+        _warn_once(choice.note)
     # The fused loop knows one type; what is narrower is widened, what is wider is left to torch.
     fits = all(tensor.dtype in (torch.float32, torch.bfloat16, torch.float16) for tensor in (poses, weight, parents))
     backend = BACKENDS[choice.backend if fits else "torch"]
     return backend(poses, weight, parents, scale, kernel_px, stride_px)
+
+
+@cache
+def _warn_once(note: str) -> None:
+    # Not left to the filter "once": whoever changes the filters meanwhile, as torch does, makes Python forget.
+    warnings.warn(note, FallbackWarning, stacklevel=4)
 
 
 def choose_backend(device_type: str) -> Choice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +15,11 @@ import data_gen.spec
 from overlaycaps.kernels import backends
 from overlaycaps.models import MATCHED_MODELS
 from overlaycaps.train.checkpoint import load_checkpoint
+from overlaycaps.train.runtime import select_runtime
 from tests.cli.conftest import Cli, read_tree
 from tests.data_gen.sources import make_source
 
+PRECISION = select_runtime(None, True, "auto")[0].precision
 FEW = ("--train", "60", "--valid", "20", "--test", "30")
 RUN_FILES = ["best.pt", "config.json", "last.pt", "metrics.jsonl", "result.json"]
 
@@ -156,7 +157,7 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     assert first.stdout.startswith("data.h5: 96 training")
     folders = [f"{model}-tiny-150-seed0" for model in MATCHED_MODELS]
     for model, folder in zip(MATCHED_MODELS, folders, strict=True):
-        assert f"training {model} on cpu; run folder runs/{folder}\n" in first.stderr
+        assert f"training {model} on cpu in {PRECISION}; run folder runs/{folder}\n" in first.stderr
         assert sorted(file.name for file in (tmp_path / "runs" / folder).iterdir()) == RUN_FILES
     before = read_tree(tmp_path)
     assert sorted(before)[:3] == ["data.h5", "report.json", "report.md"]
@@ -266,7 +267,7 @@ def test_a_missing_kernel_is_told_once_and_only_to_those_who_route(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(backends, "_try_native", lambda: "no C compiler is installed")
-    monkeypatch.setattr(warnings, "onceregistry", {})
+    backends._warn_once.cache_clear()
     words = ("train", "--data", str(tiny_data), "--size", "tiny", "--images", "96", "--batch-size", "32")
     line = "warning: routing runs in plain torch, several times slower: no C compiler is installed."
     assert line not in cli(*words, "--model", "cnn").stderr

@@ -16,7 +16,7 @@ from overlaycaps.kernels.native_backend import BackendUnavailableError
 from tests.kernels.problems import SCALE, Problem, attend_with_all_votes
 from tests.kernels.test_attention_pass import native_only
 
-_CACHES = (backends._try_native, native_backend._load_library)
+_CACHES = (backends._try_native, backends._warn_once, native_backend._load_library)
 
 
 @pytest.fixture
