@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -14,25 +14,29 @@ from overlaycaps.train.runtime import Runtime
 Forward = Callable[[Tensor], Tensor]
 
 
-def compile_forward(model: OverlayModel, images: Tensor, runtime: Runtime) -> tuple[Forward, str | None]:
+def compile_forward(
+    model: OverlayModel, batches: Iterable[Tensor], runtime: Runtime
+) -> tuple[Forward, str | None]:
     """Return the model's forward pass, compiled, or the model itself with the reason why it could not be.
 
-    A step on ``images`` is tried, forward and backward, since torch compiles when it is first called; the model's
-    weights and statistics are as before when this returns. The compiled pass uses the model's own parameters, so that
-    states saved and loaded are those of the model.
+    A step on each of ``batches`` is tried, forward and backward, since torch compiles when it is first called, and again
+    when a shape is new: what fails must fail here, and not in the middle of the run. The model's weights and statistics
+    are as before when this returns. The compiled pass uses the model's own parameters, so that states saved and loaded
+    are those of the model.
 
     Args:
         model: on the device of the run.
-        images: of the shape of a training batch, on the same device.
+        batches: images of every shape that a training batch of the run has, on the same device.
         runtime: of the run.
     """
     before = copy.deepcopy(model.state_dict())
     random_state = torch.get_rng_state()
     try:
         forward: Forward = torch.compile(model)
-        with runtime.autocast():
-            logits = forward(images)
-        logits.float().sum().backward()
+        for images in batches:
+            with runtime.autocast():
+                logits = forward(images)
+            logits.float().sum().backward()
     # Whatever a compiler may raise: no compiler, no support for the device, an error in the generated code.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -86,7 +86,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     train_split = data.train.to(runtime.device)
     forward: Forward = model
     if config.compile:
-        forward, failure = compile_forward(model, train_split.images[: config.batch_size], runtime)
+        forward, failure = compile_forward(model, [train_split.images[:n] for n in plan.batch_sizes], runtime)
         if failure:
             observer.on_warning(failure)
     resumed_images, resumed_time_s = at.images_seen, at.train_time_s

@@ -33,9 +33,9 @@ def make_optimizer(model: nn.Module, config: TrainConfig, num_steps: int) -> tup
         multiplies = name.endswith("weight") and parameter.ndim > 1 and id(parameter) not in norms
         (decayed if multiplies else others).append(parameter)
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    # One loop over all parameters instead of a dozen operations for each of them.
-    fused = all(parameter.device.type in {"cpu", "cuda"} for parameter in model.parameters())
-    optimizer = AdamW(groups, lr=config.lr, betas=_BETAS, fused=fused)
+    # One loop over all parameters instead of a dozen operations for each of them; elsewhere torch chooses by itself.
+    can_fuse = all(parameter.device.type in {"cpu", "cuda"} for parameter in model.parameters())
+    optimizer = AdamW(groups, lr=config.lr, betas=_BETAS, fused=True if can_fuse else None)
     return optimizer, LambdaLR(optimizer, functools.partial(scale_lr, num_steps=num_steps))
 
 

@@ -38,6 +38,15 @@ class BatchPlan:
         whole, rest = divmod(self.num_images, self.num_train)
         return whole * self.steps_per_epoch + -(-rest // self.batch_size)
 
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Every size that a batch of the run has: the full one, then those that are left at the end of an epoch."""
+        whole, rest = divmod(self.num_images, self.num_train)
+        sizes = set()
+        for shown in (self.num_train if whole else 0, rest):
+            sizes |= {self.batch_size if shown >= self.batch_size else 0, shown % self.batch_size}
+        return sorted(sizes - {0}, reverse=True)
+
     def last_step(self, epoch: int) -> int:
         """Return the number of steps done when ``epoch`` (counted from 0) ends."""
         return min((epoch + 1) * self.steps_per_epoch, self.num_steps)

@@ -76,10 +76,14 @@ class PreparedRun:
         if not self.folder.path.is_dir() or not self.folder.config_file.is_file():
             return False
         stored = self.folder.read_config()
-        wanted = self.describe()
         data = stored.get("data")
         same_data = isinstance(data, dict) and data.get("digest") == self.data.digest
-        return same_data and all(stored.get(key) == wanted[key] for key in ("training", "model"))
+        try:
+            # Not compared as it is written: an older program wrote fewer fields.
+            same_training = TrainConfig.from_dict(stored["training"]) == self.config
+        except (KeyError, TypeError, UsageError):
+            return False
+        return same_data and same_training and stored.get("model") == self.model_config.to_dict()
 
 
 def check_request(request: TrainRequest) -> None:

@@ -17,8 +17,8 @@ def choose_num_threads(asked: int | None) -> int:
     """Return the number of threads to use.
 
     What is asked for wins; then ``OMP_NUM_THREADS``, which torch heeds by itself. Otherwise it is torch's own choice
-    (the cores that the process may use), but no more than the CPU quota of its container, which torch does not know:
-    threads beyond it only wait for each other.
+    (one for each physical core), but no more than the cores that the process may use by now, and no more than the CPU
+    quota of its container, which torch does not know: threads beyond it only wait for each other.
 
     Raises:
         UsageError: if less than one thread is asked for.
@@ -28,10 +28,17 @@ def choose_num_threads(asked: int | None) -> int:
             raise UsageError(f"--threads {asked}: it must be at least 1.")
         return asked
     own = torch.get_num_threads()
-    if os.environ.get("OMP_NUM_THREADS"):
+    if _is_count(os.environ.get("OMP_NUM_THREADS", "")):
         return own
     quota = read_cpu_quota()
-    return own if quota is None else max(1, min(own, int(quota)))
+    return max(1, min(own, count_cores(), own if quota is None else int(quota)))
+
+
+def count_cores() -> int:
+    """Return the number of cores that the process may run on, where the system tells it; else those there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def read_cpu_quota(process: Path = _SELF, root: Path = _ROOT) -> float | None:
@@ -53,13 +60,15 @@ def read_cpu_quota(process: Path = _SELF, root: Path = _ROOT) -> float | None:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mount = root / controllers if controllers else root
-        group = mount / path.strip("/")
-        # In a container the path may be that of the host; its own limit then stands at the mount.
-        for folder in {mount, *(parent for parent in (group, *group.parents) if parent.is_relative_to(mount))}:
-            quota = _read_quota_of_group(folder)
-            if quota is not None:
-                quotas.append(quota)
+        # What is listed as `cpuacct,cpu` may be mounted as `cpu,cpuacct`, with a link `cpu`; beside version 1, version 2
+        # is mounted one level below.
+        for mount in (root / controllers, root / "cpu") if controllers else (root, root / "unified"):
+            group = mount / path.strip("/")
+            # In a container the path may be that of the host; its own limit then stands at the mount.
+            for folder in {mount, *(parent for parent in (group, *group.parents) if parent.is_relative_to(mount))}:
+                quota = _read_quota_of_group(folder)
+                if quota is not None:
+                    quotas.append(quota)
     return min(quotas, default=None)
 
 
@@ -74,3 +83,9 @@ def _read_quota_of_group(folder: Path) -> float | None:
     except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
         return None
     return share if share > 0 else None
+
+
+def _is_count(variable: str) -> bool:
+    # A list gives a number for each level of nesting; what is no number OpenMP ignores, and so does this.
+    first = variable.split(",")[0].strip()
+    return first.isdecimal() and int(first) > 0

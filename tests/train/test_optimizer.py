@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
 from overlaycaps.config import SIZES, TrainConfig
 from overlaycaps.models import MODELS, build_model
+from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
 from overlaycaps.train.optimizer import make_optimizer, scale_lr
 
 CONFIG = TrainConfig(
@@ -79,3 +83,41 @@ def test_the_fused_update_is_the_plain_one(name: str) -> None:
         outcomes.append(list(model.parameters()))
     for own, plain in zip(*outcomes, strict=True):
         torch.testing.assert_close(own, plain)
+
+
+def test_where_there_is_no_fused_update_torch_chooses() -> None:
+    optimizer, _ = make_optimizer(build_model("cnn", SIZES["tiny"]).to("meta"), CONFIG, 10)
+    assert optimizer.defaults["fused"] is None
+
+
+def descend(model: nn.Module, optimizer: AdamW, seed: int) -> None:
+    images = torch.randint(0, 256, (4, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    optimizer.zero_grad()
+    model(images).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("fused", [True, None])
+def test_an_update_goes_on_from_a_file_as_if_never_stopped(fused: bool | None, tmp_path: Path) -> None:
+    # None: the state of a run that was begun before updates were fused; it goes on as it was begun.
+    model = build_model("cnn", SIZES["tiny"])
+    optimizer, _ = make_optimizer(model, CONFIG, 10)
+    if fused is None:
+        optimizer = AdamW([{**group, "fused": None} for group in optimizer.param_groups], betas=(0.9, 0.99))
+    for seed in (1, 2):
+        descend(model, optimizer, seed)
+    save_checkpoint(tmp_path / "state.pt", {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    state = load_checkpoint(tmp_path / "state.pt")
+    resumed = build_model("cnn", SIZES["tiny"])
+    resumed.load_state_dict(state["model"])
+    resumed_optimizer, _ = make_optimizer(resumed, CONFIG, 10)
+    resumed_optimizer.load_state_dict(state["optimizer"])
+    assert [group["fused"] for group in resumed_optimizer.param_groups] == [fused, fused]
+    for kept in resumed_optimizer.state.values():
+        assert kept["step"].dtype == torch.float32
+        assert kept["step"] == 2
+    for seed in (3, 4):
+        descend(model, optimizer, seed)
+        descend(resumed, resumed_optimizer, seed)
+    for own, theirs in zip(resumed.parameters(), model.parameters(), strict=True):
+        assert own.equal(theirs)

@@ -32,3 +32,11 @@ def test_the_budget_is_met_exactly(num_images: int, num_epochs: int, num_steps: 
     assert len(batches) == plan.num_steps == plan.last_step(num_epochs - 1) == num_steps
     assert sum(len(batch) for batch in batches) == num_images
     assert len(batches[-1]) == last_size
+
+
+@pytest.mark.parametrize("num_images", [*range(1, 30), 39])
+@pytest.mark.parametrize("batch_size", [1, 4, 13, 20])
+def test_the_sizes_of_all_batches_are_known_beforehand(num_images: int, batch_size: int) -> None:
+    plan = BatchPlan(num_train=13, num_images=num_images, batch_size=batch_size, seed=0)
+    sizes = {len(batch) for epoch in range(plan.num_epochs) for batch in plan.split_epoch(epoch)}
+    assert plan.batch_sizes == sorted(sizes, reverse=True)

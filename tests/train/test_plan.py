@@ -44,6 +44,7 @@ def test_defaults_are_filled_in(request_: TrainRequest) -> None:
             {"images": 2000, "model": "overlaycaps.models.caps:build_vector"},
             "overlaycaps.models.caps.build_vector-tiny-2k-seed0",
         ),
+        ({"images": 2000, "compile": True}, "caps-tiny-2k-compiled-seed0"),
         ({"name": "mine"}, "mine"),
     ],
 )
@@ -109,6 +110,27 @@ def test_a_damaged_configuration_is_refused(part: str, field: str, value: object
     run.folder.config_file.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"config\.json is damaged"):
         prepare_resumed_run(run.folder.path, None, cpu=True)
+
+
+def test_a_run_from_before_there_was_compile_is_known_again_and_resumed(request_: TrainRequest) -> None:
+    run = prepare_run(request_)
+    run.folder.create(run.describe(), force=False)
+    run.folder.last_file.write_bytes(b"state")
+    content = json.loads(run.folder.config_file.read_text())
+    del content["training"]["compile"]
+    run.folder.config_file.write_text(json.dumps(content))
+    assert run.is_stored()
+    assert not prepare_run(replace(request_, name=run.folder.path.name, compile=True)).is_stored()
+    assert prepare_resumed_run(run.folder.path, None, cpu=True).config.compile is False
+
+
+@pytest.mark.parametrize("training", [None, [], {"seed": 0}])
+def test_a_damaged_run_is_not_taken_for_this_one(training: object, request_: TrainRequest) -> None:
+    run = prepare_run(request_)
+    run.folder.create(run.describe(), force=False)
+    content = json.loads(run.folder.config_file.read_text())
+    run.folder.config_file.write_text(json.dumps({**content, "training": training}))
+    assert not run.is_stored()
 
 
 def test_a_stored_run_is_known_again(request_: TrainRequest) -> None:

@@ -47,12 +47,17 @@ def test_what_cannot_be_is_a_usage_error(gpu: int, cpu: bool, message: str, monk
         select_runtime(gpu, cpu, "auto")
 
 
-@pytest.mark.parametrize("has_it", [True, False])
-def test_precision_on_the_cpu_follows_the_processor(has_it: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("avx512", "amx", "expected"),
+    [(True, False, "bf16"), (False, True, "bf16"), (True, True, "bf16"), (False, False, "fp32")],
+)
+def test_precision_on_the_cpu_follows_the_processor(
+    avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend_gpus(monkeypatch, 0)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_it, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    assert select_runtime(None, True, "auto")[0].precision == ("bf16" if has_it else "fp32")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    assert select_runtime(None, True, "auto")[0].precision == expected
     assert select_runtime(None, True, "fp32")[0].precision == "fp32"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from overlaycaps.errors import UsageError
 from overlaycaps.train import threads
-from overlaycaps.train.threads import choose_num_threads, read_cpu_quota
+from overlaycaps.train.threads import choose_num_threads, count_cores, read_cpu_quota
 
 
 class ControlGroups:
@@ -58,6 +59,19 @@ def test_a_quota_of_version_1_is_read(groups: ControlGroups) -> None:
     assert groups.read() == 2.5
 
 
+@pytest.mark.parametrize("mount", ["cpuacct,cpu", "cpu,cpuacct", "cpu"])
+def test_a_quota_of_version_1_is_read_wherever_it_is_mounted(mount: str, groups: ControlGroups) -> None:
+    groups.list("4:cpuacct,cpu:/job").limit(f"{mount}/job", cfs_quota_us="250000", cfs_period_us="100000")
+    if mount == "cpu,cpuacct":  # as systemd does where the kernel lists the two the other way round
+        (groups.root / "cpu").symlink_to(mount)
+    assert groups.read() == 2.5
+
+
+def test_a_quota_of_version_2_is_read_beside_version_1(groups: ControlGroups) -> None:
+    groups.list("1:memory:/", "0::/job").limit("unified/job", max="150000 100000")
+    assert groups.read() == 1.5
+
+
 @pytest.mark.parametrize(
     "files",
     [
@@ -78,24 +92,52 @@ def test_systems_without_control_groups_have_no_quota(groups: ControlGroups) -> 
     assert groups.read() is None
 
 
-@pytest.mark.parametrize(
-    ("quota", "own", "expected"), [(None, 8, 8), (2.0, 8, 2), (2.9, 8, 2), (0.5, 8, 1), (16.0, 8, 8)]
-)
-def test_threads_stay_within_the_quota(
-    quota: float | None, own: int, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "read_cpu_quota", lambda: quota)
+def pretend(monkeypatch: pytest.MonkeyPatch, *, own: int, cores: int, quota: float | None, variable: str = "") -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
     monkeypatch.setattr(torch, "get_num_threads", lambda: own)
+    monkeypatch.setattr(threads, "count_cores", lambda: cores)
+    monkeypatch.setattr(threads, "read_cpu_quota", lambda: quota)
+
+
+@pytest.mark.parametrize(
+    ("own", "cores", "quota", "expected"),
+    [
+        (8, 16, None, 8),  # torch leaves out hyper-threads
+        (8, 3, None, 3),
+        (8, 16, 2.0, 2),
+        (8, 16, 2.9, 2),
+        (8, 16, 0.5, 1),
+        (8, 16, 16.0, 8),
+        (8, 3, 4.0, 3),
+    ],
+)
+def test_threads_are_the_least_of_what_is_there_and_allowed(
+    own: int, cores: int, quota: float | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, own=own, cores=cores, quota=quota)
     assert choose_num_threads(None) == expected
     assert choose_num_threads(5) == 5
 
 
-def test_the_users_own_variable_wins_over_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    monkeypatch.setattr(threads, "read_cpu_quota", lambda: 2.0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    assert choose_num_threads(None) == 8
+@pytest.mark.parametrize(
+    ("variable", "expected"), [("8", 8), (" 8", 8), ("8,2", 8), ("", 2), ("0", 2), ("-1", 2), ("many", 2)]
+)
+def test_the_users_own_variable_wins_over_the_quota_if_it_is_a_number(
+    variable: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, own=8, cores=4, quota=2.0, variable=variable)
+    assert choose_num_threads(None) == expected
+    assert choose_num_threads(5) == 5
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert count_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert count_cores() == 64
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert count_cores() == 1
 
 
 def test_less_than_one_thread_is_refused() -> None:
