@@ -20,7 +20,7 @@ from benchmarks.step import StepCase, make_step
 
 SETTINGS: dict[str, dict[str, str]] = {
     "default of GNU OpenMP": {},
-    "GOMP_SPINCOUNT=1000 (the program's)": {"GOMP_SPINCOUNT": "1000"},
+    "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
     "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
     "OMP_WAIT_POLICY=passive": {"OMP_WAIT_POLICY": "passive"},
 }

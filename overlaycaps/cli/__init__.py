@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
 from overlaycaps.cli.compare import compare
@@ -35,13 +33,4 @@ def overlaycaps(
 
 def main() -> None:
     """Run the command line."""
-    _yield_idle_cores()
     app()
-
-
-def _yield_idle_cores() -> None:
-    # GNU OpenMP reads it when torch is first imported. Its threads wait for their next work spinning, for milliseconds;
-    # where another program wants the core, everything then waits for everything, and training becomes several times
-    # slower. A short spin costs nothing when the cores are free (python -m benchmarks.waiting).
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -14,15 +14,13 @@ from overlaycaps.train.runtime import Runtime
 Forward = Callable[[Tensor], Tensor]
 
 
-def compile_forward(
-    model: OverlayModel, batches: Iterable[Tensor], runtime: Runtime
-) -> tuple[Forward, str | None]:
+def compile_forward(model: OverlayModel, batches: Iterable[Tensor], runtime: Runtime) -> tuple[Forward, str | None]:
     """Return the model's forward pass, compiled, or the model itself with the reason why it could not be.
 
-    A step on each of ``batches`` is tried, forward and backward, since torch compiles when it is first called, and again
-    when a shape is new: what fails must fail here, and not in the middle of the run. The model's weights and statistics
-    are as before when this returns. The compiled pass uses the model's own parameters, so that states saved and loaded
-    are those of the model.
+    A step on each of ``batches`` is tried, forward and backward, since torch compiles when it is first called, and
+    again when a shape is new: what fails must fail here, and not in the middle of the run. The model's weights and
+    statistics are as before when this returns. The compiled pass uses the model's own parameters, so that states saved
+    and loaded are those of the model.
 
     Args:
         model: on the device of the run.
@@ -32,7 +30,8 @@ def compile_forward(
     before = copy.deepcopy(model.state_dict())
     random_state = torch.get_rng_state()
     try:
-        forward: Forward = torch.compile(model)
+        # One program for each size: of a size that is a symbol, torch 2.13 cannot compile the capsule models.
+        forward: Forward = torch.compile(model, dynamic=False)
         for images in batches:
             with runtime.autocast():
                 logits = forward(images)

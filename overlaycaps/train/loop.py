@@ -85,8 +85,10 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
 
     train_split = data.train.to(runtime.device)
     forward: Forward = model
+    is_compiled = False
     if config.compile:
         forward, failure = compile_forward(model, [train_split.images[:n] for n in plan.batch_sizes], runtime)
+        is_compiled = failure is None
         if failure:
             observer.on_warning(failure)
     resumed_images, resumed_time_s = at.images_seen, at.train_time_s
@@ -169,7 +171,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
 
     # The only place that touches the test split.
     model.load_state_dict(load_checkpoint(folder.best_file)["model"])
-    result = describe_result(run, model, vars(at), evaluate(model, data.test, runtime))
+    result = describe_result(run, model, vars(at), evaluate(model, data.test, runtime), is_compiled)
     folder.write_result(result)
     return result
 

@@ -15,7 +15,7 @@ from overlaycaps.train.plan import PreparedRun
 
 
 def describe_result(
-    run: PreparedRun, model: OverlayModel, position: Mapping[str, Any], test: MultilabelScores
+    run: PreparedRun, model: OverlayModel, position: Mapping[str, Any], test: MultilabelScores, is_compiled: bool
 ) -> dict[str, Any]:
     """Return everything that ``compare`` needs, as plain data.
 
@@ -24,6 +24,7 @@ def describe_result(
         model: as trained.
         position: fields of :class:`overlaycaps.train.loop.Position` at the end.
         test: scores of the chosen checkpoint on the test split.
+        is_compiled: whether the training steps were, which may have been asked for in vain.
     """
     config = run.config
     plan = BatchPlan(len(run.data.train), config.num_images, config.batch_size, config.seed)
@@ -49,7 +50,7 @@ def describe_result(
             "optimizer": OPTIMIZER_NAME,
             "schedule": SCHEDULE_NAME,
             "precision": run.runtime.precision,
-            "compile": config.compile,
+            "compile": is_compiled,
             "train_time_s": position["train_time_s"],
             "images_per_s": position["images_seen"] / position["train_time_s"],
             "best_epoch": position["best_epoch"],

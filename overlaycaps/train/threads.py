@@ -60,8 +60,8 @@ def read_cpu_quota(process: Path = _SELF, root: Path = _ROOT) -> float | None:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
-        # What is listed as `cpuacct,cpu` may be mounted as `cpu,cpuacct`, with a link `cpu`; beside version 1, version 2
-        # is mounted one level below.
+        # What is listed as `cpuacct,cpu` may be mounted as `cpu,cpuacct`, with a link `cpu`; version 2 is mounted one
+        # level below where version 1 stands beside it.
         for mount in (root / controllers, root / "cpu") if controllers else (root, root / "unified"):
             group = mount / path.strip("/")
             # In a container the path may be that of the host; its own limit then stands at the mount.
@@ -87,5 +87,5 @@ def _read_quota_of_group(folder: Path) -> float | None:
 
 def _is_count(variable: str) -> bool:
     # A list gives a number for each level of nesting; what is no number OpenMP ignores, and so does this.
-    first = variable.split(",")[0].strip()
+    first = variable.partition(",")[0].strip()
     return first.isdecimal() and int(first) > 0

@@ -245,7 +245,7 @@ def test_threads_and_compilation_reach_the_run(
     chosen: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", chosen.append)
 
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
         raise RuntimeError("no compiler here")
 
     monkeypatch.setattr(torch, "compile", fail)
@@ -258,7 +258,8 @@ def test_threads_and_compilation_reach_the_run(
     assert result_file.parent.name == "caps-tiny-64-compiled-seed0"
     result = json.loads(result_file.read_text())
     assert result["environment"]["threads"] == 3
-    assert result["training"]["compile"] is True
+    assert result["training"]["compile"] is False
+    assert json.loads((result_file.parent / "config.json").read_text())["training"]["compile"] is True
 
 
 @pytest.mark.usefixtures("no_cuda")

@@ -41,7 +41,9 @@ def test_the_compiled_pass_is_the_one_that_trains(
 ) -> None:
     calls = []
 
-    def note_calls(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def note_calls(model: Callable[[Tensor], Tensor], *, dynamic: bool) -> Callable[[Tensor], Tensor]:
+        assert dynamic is False
+
         def forward(images: Tensor) -> Tensor:
             calls.append(len(images))
             return model(images)
@@ -73,7 +75,7 @@ def test_a_compiler_that_fails_costs_a_warning_and_nothing_else(
         def backward(ctx: Any, grad: Tensor) -> Tensor:
             raise RuntimeError("no backward here\nsecond line")
 
-    def fail(model: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def fail(model: Callable[[Tensor], Tensor], **_options: Any) -> Callable[[Tensor], Tensor]:
         def forward(images: Tensor) -> Tensor:
             if when == "forward" or (when == "forward of the last batch" and len(images) == 16):
                 raise RuntimeError(f"no {when} here\nsecond line")
@@ -89,6 +91,7 @@ def test_a_compiler_that_fails_costs_a_warning_and_nothing_else(
     result, warnings = run_compiled(tiny_data, tmp_path / "failed", fail, monkeypatch)
     _, plain = start(make_request(tiny_data, tmp_path / "plain"))
     assert warnings == [f"--compile: torch.compile failed, so the run goes on without it: no {when} here"]
+    assert result["training"]["compile"] is False  # as it ran, so that its speed is not taken for a compiled one
     assert result["test"] == plain["test"]
 
 
@@ -109,7 +112,7 @@ def test_states_are_those_of_the_plain_model(tiny_data: Path, tmp_path: Path, mo
 def test_statistics_of_normalisations_are_not_touched_by_the_trial(
     tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     changes = {"model": "caps-resnet", "images": 40, "epochs": None}
     compiled, _ = start(make_request(tiny_data, tmp_path / "compiled", compile=True, **changes))
     plain, _ = start(make_request(tiny_data, tmp_path / "plain", **changes))
