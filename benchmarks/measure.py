@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from overlaycaps.processor import count_cores, name_processor, read_cpu_info
+
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 """Processor features that decide how fast kernels can be."""
 
@@ -169,18 +171,12 @@ def find_program() -> str:
 
 def describe_machine() -> str:
     """Return processor, cores, vector units, versions and revision in one line."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    model, flags = platform.processor() or platform.machine(), ""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-            elif name.strip() == "flags":
-                flags = " ".join(flag for flag in FLAGS if flag in value.split())
+    present = {flag for flags in read_cpu_info().get("flags", []) for flag in flags.split()}
+    flags = " ".join(flag for flag in FLAGS if flag in present)
     versions = [f"Python {platform.python_version()}"]
     versions += [f"{package} {importlib.metadata.version(package)}" for package in ("torch", "numpy")]
-    return f"{model}, {cores} cores ({flags or 'no known flags'}); {', '.join(versions)}; revision {_find_revision()}"
+    processor = f"{name_processor()}, {count_cores()} cores ({flags or 'no known flags'})"
+    return f"{processor}; {', '.join(versions)}; revision {_find_revision()}"
 
 
 def _find_revision() -> str:

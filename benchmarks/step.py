@@ -44,7 +44,6 @@ class StepCase:
     num_capsules: int = 16
     pose_size: int = 16
     iterations: int = 2
-    schedule: str = "concurrent"
     batch_size: int = 64
     precision: str = "fp32"
 
@@ -65,7 +64,6 @@ def make_model(case: StepCase) -> nn.Module:
         num_capsules=case.num_capsules,
         pose_size=case.pose_size,
         iterations=case.iterations,
-        schedule=case.schedule,
     )
     if case.implementation.startswith("cnn"):
         return build_model(case.implementation, config)

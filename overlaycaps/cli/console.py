@@ -32,7 +32,12 @@ def print_note(message: str) -> None:
 
 def print_warning(message: str) -> None:
     """Print one yellow line to stderr."""
-    make_stderr().print(Text.assemble(("warning: ", "yellow"), escape_controls(message)), soft_wrap=True)
+    make_stderr().print(format_warning(message), soft_wrap=True)
+
+
+def format_warning(message: str) -> Text:
+    """Return a warning as it looks, on whichever console."""
+    return Text.assemble(("warning: ", "yellow"), escape_controls(message))
 
 
 def print_error(message: str) -> None:

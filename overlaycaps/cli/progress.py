@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-from overlaycaps.cli.console import escape_controls, make_stderr
+from overlaycaps.cli.console import escape_controls, format_warning, make_stderr
 from overlaycaps.report.format import format_duration, format_percent
 from overlaycaps.train.observer import Evaluation
 from overlaycaps.train.observer import Progress as RunProgress
@@ -87,7 +87,7 @@ class TrainingView:
 
     def on_warning(self, message: str) -> None:
         """Print a line that stays."""
-        self.line.say(f"warning: {message}")
+        self.line.console.print(format_warning(message), soft_wrap=True)
 
 
 class GenerationView:

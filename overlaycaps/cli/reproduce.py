@@ -71,8 +71,7 @@ def reproduce(
             print_note(f"{run.folder.path} is finished")
             continue
         verb = "continuing" if planned.state == "resume" else "training"
-        where = f"{run.runtime.device} in {run.runtime.precision}"
-        print_note(f"{verb} {run.config.model} on {where}; run folder {run.folder.path}")
+        print_note(f"{verb} {run.config.model} on {run.runtime}; run folder {run.folder.path}")
         try:
             print_note(carry_out(run))
         except Interrupted as error:

@@ -128,8 +128,7 @@ def train(
         run.folder.create(run.describe(), force=force)
     for warning in run.warnings:
         print_warning(warning)
-    where = f"{run.runtime.device} in {run.runtime.precision}"
-    print_note(f"training {run.config.model} on {where}; run folder {run.folder.path}")
+    print_note(f"training {run.config.model} on {run.runtime}; run folder {run.folder.path}")
     print_result(carry_out(run))
     print_note(f"compare it with `{describe_compare(run.folder.path.parent)}`")
 

@@ -14,6 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from overlaycaps.processor import read_cpu_info
+
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 # The processor's own instructions; compilers differ in how they are asked for them. The last resort is none of them.
 _TUNINGS = (("-march=native",), ("-mcpu=native",), ())
@@ -108,13 +110,9 @@ def _digest_file(library: Path) -> Path:
 
 def _describe_processor() -> str:
     """Return what tells processors apart that need libraries of their own; home folders are shared in clusters."""
-    lines = []
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            name = line.partition(":")[0].strip()
-            if name in {"flags", "Features", "model name", "CPU part"} and line not in lines:
-                lines.append(line)
-    return "\n".join([platform.system(), platform.machine(), platform.processor(), *lines])
+    known = read_cpu_info()
+    cores = [known.get(key) for key in ("flags", "Features", "model name", "CPU part")]
+    return repr((platform.system(), platform.machine(), platform.processor(), cores))
 
 
 def _digest(*parts: bytes) -> str:

@@ -33,7 +33,6 @@ def attention_pass(
         BackendUnavailableError: if the library could not be made.
         MemoryError: if there is no memory for packed copies of the operands.
     """
-    _load_library()
     sums: Tensor = _AttentionPass.apply(  # type: ignore[no-untyped-call]
         poses, weight, parents, scale, kernel_px, stride_px
     )
@@ -46,7 +45,6 @@ def check() -> None:
     Raises:
         BackendUnavailableError: if one of these fails.
     """
-    _load_library()
     random = torch.Generator().manual_seed(0)
     poses, weight, parents = (
         torch.randn(shape, generator=random).requires_grad_()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import torch
 from overlaycaps import __version__
 from overlaycaps.errors import UsageError
 from overlaycaps.kernels import choose_backend
+from overlaycaps.processor import name_processor
 from overlaycaps.train.threads import choose_num_threads
 
 
@@ -30,6 +30,9 @@ class Runtime:
     device: torch.device
     precision: str
     num_threads: int
+
+    def __str__(self) -> str:
+        return f"{self.device} in {self.precision}"
 
     def prepare(self) -> None:
         """Set up the process: call it once, before anything is computed."""
@@ -105,9 +108,4 @@ def has_fast_bfloat16() -> bool:
 def _name_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpu_info = Path("/proc/cpuinfo")
-    if cpu_info.is_file():
-        for line in cpu_info.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return name_processor()

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from overlaycaps.errors import UsageError
+from overlaycaps.processor import count_cores
 
 _SELF = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
@@ -32,13 +33,6 @@ def choose_num_threads(asked: int | None) -> int:
         return own
     quota = read_cpu_quota()
     return max(1, min(own, count_cores(), own if quota is None else int(quota)))
-
-
-def count_cores() -> int:
-    """Return the number of cores that the process may run on, where the system tells it; else those there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_cpu_quota(process: Path = _SELF, root: Path = _ROOT) -> float | None:

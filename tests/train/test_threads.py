@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from overlaycaps.errors import UsageError
 from overlaycaps.train import threads
-from overlaycaps.train.threads import choose_num_threads, count_cores, read_cpu_quota
+from overlaycaps.train.threads import choose_num_threads, read_cpu_quota
 
 
 class ControlGroups:
@@ -128,16 +127,6 @@ def test_the_users_own_variable_wins_over_the_quota_if_it_is_a_number(
     pretend(monkeypatch, own=8, cores=4, quota=2.0, variable=variable)
     assert choose_num_threads(None) == expected
     assert choose_num_threads(5) == 5
-
-
-def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 5, 6}, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert count_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert count_cores() == 64
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert count_cores() == 1
 
 
 def test_less_than_one_thread_is_refused() -> None:
