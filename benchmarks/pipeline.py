@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.measure import describe_machine, format_markdown
 from benchmarks.step import StepCase, make_step
-from data_gen.digits import load_bundled
+from data_gen.sources import load_bundled
 from data_gen.spec import make_spec
 from data_gen.store.write import write_dataset
 from overlaycaps.cli.progress import show_training

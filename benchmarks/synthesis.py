@@ -1,8 +1,10 @@
 """How fast data is made: samples in memory, and ``overlaycaps generate`` as a whole.
 
     python -m benchmarks.synthesis [--rounds 7] [--processes 5]
+    python -m benchmarks.synthesis --scale [--processes 3]
 
-Synthesis runs in one thread: a sample per second is a sample per second and core.
+With ``--scale``: how time and memory of ``overlaycaps generate`` grow with samples and with workers. Synthesis runs in
+one thread: a sample per second is a sample per second and core.
 """
 
 from __future__ import annotations
@@ -21,13 +23,18 @@ from benchmarks.measure import (
     run_command,
     time_interleaved,
 )
-from data_gen.digits import DigitSource, load_bundled, split_digits
+from data_gen.digits import DigitSource, split_digits
 from data_gen.protocols import PROTOCOLS
+from data_gen.sources import load_bundled
 from data_gen.spec import make_spec
 from data_gen.synthesis import BLOCK_SIZE, synthesize
 
 NUM_SAMPLES = 20 * BLOCK_SIZE
 """Samples a round; whole blocks, as in the writing of files."""
+
+SCALE = (100_000, 500_000, 2_000_000)
+WORKERS = (1, 2, 4)
+"""Samples and workers of the table of scale."""
 
 AIM_PER_S = 40_000
 AIM_S = 5.0
@@ -86,13 +93,32 @@ def format_generate(timing: Timing, peak_mib: float) -> str:
     return format_markdown(header, [row])
 
 
+def measure_scale(num_samples: int, workers: int, rounds: int) -> list[str]:
+    """Return a row: time and memory of ``overlaycaps generate`` for so many training samples and workers."""
+    options = ("--train", str(num_samples), "--workers", str(workers))
+    timing, peak_mib = time_generate(rounds, options), weigh_generate(options)
+    return [
+        f"{num_samples:,}, {workers} worker{'s' if workers > 1 else ''}",
+        *(f"{seconds:.2f}" for seconds in (timing.median_s, timing.min_s, timing.max_s)),
+        f"{num_samples / timing.median_s:,.0f}",
+        f"{peak_mib:.0f}",
+    ]
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="rounds of synthesis in memory")
     parser.add_argument("--processes", type=int, default=5, help="rounds of overlaycaps generate")
+    parser.add_argument("--scale", action="store_true", help="time and memory against samples and workers")
     arguments = parser.parse_args()
     print(f"{describe_machine()}.\n")
+    if arguments.scale:
+        print(f"`overlaycaps generate --train N --workers W`, whole processes, {arguments.processes} rounds each.\n")
+        header = ["training samples", "median, s", "min", "max", "samples/s", "peak memory, MiB"]
+        rows = [measure_scale(num, workers, arguments.processes) for num in SCALE for workers in WORKERS]
+        print(format_markdown(header, rows))
+        return
     print(f"Synthesis in memory, one thread, {NUM_SAMPLES:,} training samples a round.\n")
     print(format_synthesis(time_synthesis(load_bundled(), arguments.rounds)), flush=True)
     print("\nThe whole process, default sizes, to the closed file.\n")

@@ -127,6 +127,7 @@ class TrainConfig:
         weight_decay: of AdamW, on matrices and convolutions only.
         precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 where the device computes in it, else fp32.
         compile: pass the training step through ``torch.compile``.
+        fresh: train on new overlays of the training digits in every epoch, instead of those in the file.
     """
 
     model: str
@@ -138,6 +139,7 @@ class TrainConfig:
     weight_decay: float
     precision: str
     compile: bool = False
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -165,8 +167,8 @@ class TrainConfig:
         Raises:
             UsageError: if a field is missing, unknown, of the wrong type or out of range.
         """
-        # Runs that were begun before there was --compile do not name it.
-        return cls(**_check_fields(cls, {"compile": False, **data}))
+        # Runs that were begun before there were --compile and --fresh do not name them.
+        return cls(**_check_fields(cls, {"compile": False, "fresh": False, **data}))
 
 
 def _check_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,3 +11,6 @@ CHECKPOINT_VERSION = 1
 
 REPORT_SCHEMA = "overlaycaps.report"
 REPORT_VERSION = 1
+
+INSPECTION_SCHEMA = "overlaycaps.inspection"
+INSPECTION_VERSION = 1

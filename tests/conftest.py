@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_gen.digits import load_bundled
+from data_gen.sources import load_bundled
 from data_gen.spec import make_spec
 from data_gen.store.write import write_dataset
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,9 +20,27 @@ from overlaycaps.models.matching import summarize_model
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
+def find_example(part: str) -> str:
+    """Return the one Python example with this in it."""
+    (found,) = (code for code in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if part in code)
+    return str(found)
+
+
+def test_the_example_loader_gives_batches(tiny_data: Path, tmp_path: Path) -> None:
+    # A script of its own, as a user would write it: the workers are processes.
+    shutil.copy(tiny_data, tmp_path / "data.h5")
+    lines = [*find_example("DataLoader").splitlines(), "    print(*images.shape, float(images.max()), *labels.shape)"]
+    (tmp_path / "loop.py").write_text("\n".join(lines))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "loop.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "64 36 36 1.0 64 10\n32 36 36 1.0 32 10\n"
+
+
 def test_the_example_routing_trains(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert "class LengthRouting(Routing)" in example
+    example = find_example("class LengthRouting(Routing)")
     (tmp_path / "my_routing.py").write_text(example)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from data_gen.spec import MAX_DIGITS, NUM_CLASSES, SPLITS, OverlaySpec
+from data_gen.sharding import WHOLE, Shard
+from data_gen.spec import SPLITS, OverlaySpec
+from data_gen.synthesis import BLOCK_SIZE
 
 FORMAT_NAME = "overlaycaps.overlay"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+PARTS_ATTRIBUTE = "parts"
+"""Root attribute of a file that refers to parts."""
+
+DIGEST_BYTES = 32
+"""Of a sha256."""
 
 MIN_CHUNK_BYTES = 10 * 1024
 MAX_CHUNK_BYTES = 1024 * 1024
@@ -31,13 +38,16 @@ class Field:
 
 SAMPLE_FIELDS: tuple[Field, ...] = (
     Field("images", "|u1", lambda spec: (spec.canvas_px, spec.canvas_px)),
-    Field("labels", "|u1", lambda spec: (NUM_CLASSES,)),
-    Field("digits", "|i1", lambda spec: (MAX_DIGITS,)),
-    Field("source_index", "<i4", lambda spec: (MAX_DIGITS,)),
-    Field("offset_px", "|i1", lambda spec: (MAX_DIGITS, 2)),
+    Field("labels", "|u1", lambda spec: (spec.num_classes,)),
+    Field("digits", "|i1", lambda spec: (spec.max_digits,)),
+    Field("source_index", "<i4", lambda spec: (spec.max_digits,)),
+    Field("offset_px", "|i1", lambda spec: (spec.max_digits, 2)),
     Field("overlap", "<f4", lambda spec: ()),
 )
 """Datasets of the group of a split; the names are those of `SampleBlock`."""
+
+BLOCK_DIGEST = Field("block_digest", "|u1", lambda spec: (DIGEST_BYTES,))
+"""Dataset of the group of a split with one row for each block of samples."""
 
 POOL_FIELDS: tuple[Field, ...] = (
     Field("images", "|u1", lambda spec: (spec.digit_px, spec.digit_px)),
@@ -47,16 +57,20 @@ POOL_FIELDS: tuple[Field, ...] = (
 """Datasets of the group digits/<split>; the names are those of `DigitPool`."""
 
 
-def list_datasets() -> list[tuple[str, Field]]:
-    """Return the path and field of every dataset in the file, in the order of the content digest."""
-    samples = [(f"{split}/{field.name}", field) for split in SPLITS for field in SAMPLE_FIELDS]
-    pools = [(f"{pool_group(split)}/{field.name}", field) for split in SPLITS for field in POOL_FIELDS]
-    return samples + pools
-
-
 def pool_group(split: str) -> str:
     """Return the path of the group that holds a split's digit pool."""
     return f"digits/{split}"
+
+
+def count_blocks(num_samples: int) -> int:
+    """Return the number of blocks that so many samples make; the last may be smaller."""
+    return -(-num_samples // BLOCK_SIZE)
+
+
+def count_rows(spec: OverlaySpec, split: str, shard: Shard = WHOLE) -> int:
+    """Return how many samples of a split a file holds."""
+    start, stop = shard.cut(spec.num_samples(split))
+    return stop - start
 
 
 def choose_chunks(num_rows: int, row_bytes: int, row_shape: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -71,23 +85,13 @@ def choose_chunks(num_rows: int, row_bytes: int, row_shape: tuple[int, ...]) -> 
     return (min(rows, num_rows), *row_shape)
 
 
-def combine_digests(spec: OverlaySpec, source_digest: str, dataset_digests: Mapping[str, str]) -> str:
-    """Return the content digest: sha256, in hex, of these lines of text.
-
-    The format name and version; the spec as JSON; the digit source's digest; then, for each of
-    `list_datasets`, its path and the sha256 of its values (C order, little-endian). File layout, library
-    versions and the digit source's name do not enter: equal contents have equal digests.
-    """
-    lines = [f"{FORMAT_NAME} {FORMAT_VERSION}", spec.to_json(), source_digest]
-    lines += [f"{path} {dataset_digests[path]}" for path, _ in list_datasets()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def count_bytes(spec: OverlaySpec, num_digits: Mapping[str, int]) -> int:
-    """Return the bytes of all values in the file, for pools of `num_digits` digits by split."""
+def count_bytes(spec: OverlaySpec, num_digits: Mapping[str, int], shard: Shard = WHOLE) -> int:
+    """Return the bytes of all values in a file, for pools of `num_digits` digits by split."""
     total = 0
     for split in SPLITS:
-        total += spec.num_samples(split) * sum(row_bytes(field, spec) for field in SAMPLE_FIELDS)
+        num_samples = count_rows(spec, split, shard)
+        total += num_samples * sum(row_bytes(field, spec) for field in SAMPLE_FIELDS)
+        total += count_blocks(num_samples) * row_bytes(BLOCK_DIGEST, spec)
         total += num_digits[split] * sum(row_bytes(field, spec) for field in POOL_FIELDS)
     return total
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
-import shlex
-import stat
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from data_gen.digits import DigitPool
 from data_gen.errors import DataError
-from data_gen.spec import check_split
-from data_gen.store.check import HDF5_ERRORS, check_pool_values, check_sample_values, check_structure, read_header
-from data_gen.store.format import POOL_FIELDS, SAMPLE_FIELDS, combine_digests, list_datasets, pool_group
-from data_gen.synthesis import SampleBlock
+from data_gen.sharding import Shard
+from data_gen.spec import SPLITS, check_split
+from data_gen.store.digests import combine_digests, hash_pool, hash_samples
+from data_gen.store.faults import HDF5_ERRORS, Fault, first_line
+from data_gen.store.format import BLOCK_DIGEST, POOL_FIELDS, SAMPLE_FIELDS, count_rows, pool_group
+from data_gen.store.hdf5 import open_hdf5
+from data_gen.store.header import Header, locate_part, read_header
+from data_gen.store.structure import check_structure
+from data_gen.store.values import check_pool_values, check_sample_values
+from data_gen.synthesis import BLOCK_SIZE, SampleBlock, join_blocks
 
-_HASH_STEP_BYTES = 8 << 20
+SAMPLE_NAMES = tuple(field.name for field in SAMPLE_FIELDS)
+
+PARTS = "parts"
+"""Where a fault is that a part has."""
+
+_MAX_OPEN_PARTS = 64
+"""Systems allow a process about a thousand open files; a dataset may have more parts."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Samples [start, stop) of a split, and the part that holds them; None: the file itself."""
+
+    start: int
+    stop: int
+    part: int | None
 
 
 class OverlayFile:
@@ -31,30 +50,66 @@ class OverlayFile:
     Attributes:
         path: the file.
         spec: the dataset's choices.
+        shard: the part of the dataset that the file holds.
+        parts: files that hold its samples; none if it holds them itself.
         digit_source_name: where its digits came from, e.g. "mnist".
         digit_source_digest: sha256 of the digit source, see `DigitSource`.
         content_digest: sha256 of the contents as the writer computed it; `verify_digest` computes it again.
 
     Raises:
-        DataError: the file is missing, no dataset file, cut off, damaged, of a newer format, incomplete, or
-            held by a writer. The message names the file, where it applies the dataset in it, and the remedy.
+        DataError: the file is missing, no dataset file, cut off, damaged, of another format version, incomplete, or
+            held by a writer; or a part of it is. The message names the file, where it applies the dataset in it, and
+            the remedy.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], faults: list[Fault] | None = None, *, is_part: bool = False
+    ) -> None:
+        """Open the file.
+
+        Args:
+            path: the file.
+            faults: what is wrong inside is added there, and only a useless header is refused.
+            is_part: another file refers to this one, which then must not refer to more.
+        """
         self.path = Path(path)
-        self._file = _open_hdf5(self.path)
+        self._is_part = is_part
+        self._file = open_hdf5(self.path)
+        self._open_parts: OrderedDict[int, OverlayFile] = OrderedDict()
+        self._datasets: dict[str, Any] = {}
         try:
-            header = read_header(self._file, self.path)
+            header = self._check(faults)
+            self._header = header
             self.spec = header.spec
+            self.shard = header.shard
             self.digit_source_name = header.digit_source_name
             self.digit_source_digest = header.digit_source_digest
             self.content_digest = header.content_digest
-            check_structure(self._file, self.path, self.spec)
+            self.parts = tuple(self.path.parent / part for part in header.parts)
+            for number, part in enumerate(header.parts):
+                self._check_part(number, part, faults)
         except BaseException as error:
             self.close()
             if isinstance(error, HDF5_ERRORS) and not isinstance(error, DataError):
-                raise DataError(f"{self.path}: damaged ({_first_line(error)}); generate it again") from error
+                raise DataError(f"{self.path}: damaged ({first_line(error)}); generate it again") from error
             raise
+        self._pieces = {split: list(self._list_pieces(split)) for split in SPLITS}
+
+    def _check(self, collected: list[Fault] | None) -> Header:
+        faults: list[Fault] = []
+        header = read_header(self._file, faults)
+        if header is None:
+            if collected is not None:
+                collected += faults[1:]
+            raise DataError(f"{self.path}: {faults[0]}")
+        if self._is_part and header.parts:  # perhaps to itself
+            raise DataError(f"{self.path}: refers to parts, and is a part itself; merge the parts again")
+        check_structure(self._file, self.path, header, faults)
+        if collected is None:
+            self._refuse(faults)
+        else:
+            collected += faults
+        return header
 
     def __enter__(self) -> OverlayFile:
         """Return the file itself."""
@@ -67,24 +122,65 @@ class OverlayFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file; closing twice is allowed."""
+        """Close the file and its parts; closing twice is allowed."""
+        while self._open_parts:
+            self._open_parts.popitem()[1].close()
+        self._datasets.clear()
         self._file.close()
 
     def num(self, split: str) -> int:
-        """Return the number of samples of `split`."""
-        return self.spec.num_samples(split)
+        """Return the number of samples of `split` in the file."""
+        return count_rows(self.spec, check_split(split), self.shard)
+
+    def first(self, split: str) -> int:
+        """Return the index in the whole dataset of the file's first sample of `split`; 0 but for parts."""
+        return self.shard.cut(self.spec.num_samples(check_split(split)))[0]
 
     def read_split(self, split: str) -> SampleBlock:
-        """Return all samples of `split`, in memory.
+        """Return all samples of `split`, in memory, each block as its digest says.
 
         Raises:
-            DataError: unknown split, or the values contradict each other or cannot be read.
+            DataError: unknown split, or the values contradict each other, their digest, or cannot be read.
         """
-        check_split(split)
-        samples = SampleBlock(**{field.name: self._read(f"{split}/{field.name}") for field in SAMPLE_FIELDS})
-        num_pool = self._file[f"{pool_group(split)}/labels"].shape[0]
-        check_sample_values(samples, self.spec, num_pool, self.path, split)
+        samples = self.read_samples(split, 0, self.num(split))
+        self.check_samples(split, samples, 0)
         return samples
+
+    def read_samples(self, split: str, start: int, stop: int) -> SampleBlock:
+        """Return the samples [start, stop) of `split` as they are stored, unchecked.
+
+        Raises:
+            DataError: unknown split, or they cannot be read.
+        """
+        blocks = [file._read_block(split, low, high) for file, low, high in self._cut(check_split(split), start, stop)]
+        return join_blocks(blocks) if blocks else self._read_block(split, 0, 0)
+
+    def read_rows(
+        self, split: str, rows: Sequence[int], names: Sequence[str] = SAMPLE_NAMES
+    ) -> dict[str, NDArray[Any]]:
+        """Return some samples of `split`, in the order asked for: for each of the `names`, an array (N, ...).
+
+        Reads no more than these rows, for programs that have not room for a whole split. Unchecked.
+
+        Raises:
+            DataError: unknown split, or they cannot be read.
+            IndexError: there is no such row.
+        """
+        num_samples = self.num(split)
+        for row in rows:
+            if not 0 <= row < num_samples:
+                raise IndexError(f"{self.path}: {split} has samples 0 to {num_samples - 1}, and no {row}")
+        kinds = {field.name: field for field in SAMPLE_FIELDS}
+        values = {
+            name: np.empty((len(rows), *kinds[name].row_shape(self.spec)), np.dtype(kinds[name].dtype))
+            for name in names
+        }
+        # In the order of the file, so that a chunk is read once for all of its rows.
+        for place in np.argsort(np.asarray(rows, np.int64), kind="stable"):
+            ((file, low, _),) = self._cut(split, rows[place], rows[place] + 1)
+            for name in names:
+                values[name][place] = file._read(f"{split}/{name}", low, low + 1)[0]
+        return values
 
     def read_pool(self, split: str) -> DigitPool:
         """Return the digits that `split` draws from, in memory; fresh samples can be synthesized from them.
@@ -92,75 +188,135 @@ class OverlayFile:
         Raises:
             DataError: as for `read_split`.
         """
-        group = pool_group(check_split(split))
-        pool = DigitPool(**{field.name: self._read(f"{group}/{field.name}") for field in POOL_FIELDS})
-        check_pool_values(pool, self.path, group)
+        pool = self._read_pool(split)
+        faults: list[Fault] = []
+        check_pool_values(pool, self.spec, pool_group(split), faults)
+        self._refuse(faults)
         return pool
 
+    def read_block_digests(self, split: str, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
+        """Return the stored digests of the blocks [start, stop) of `split`, uint8 (blocks, 32)."""
+        return self._read(f"{check_split(split)}/{BLOCK_DIGEST.name}", start, stop)
+
+    def check_samples(self, split: str, samples: SampleBlock, start: int) -> None:
+        """Check samples that `read_samples` returned, from row `start` on, a multiple of `BLOCK_SIZE`.
+
+        Raises:
+            DataError: they contradict each other, or the digests that the file has of its blocks.
+        """
+        faults: list[Fault] = []
+        check_sample_values(samples, self.spec, self.count_pool(split), split, faults)
+        self._refuse(faults)
+        digests = self.read_block_digests(split, start // BLOCK_SIZE, -(-(start + len(samples)) // BLOCK_SIZE))
+        for number, digest in enumerate(digests):
+            low = number * BLOCK_SIZE
+            block = samples[low : low + BLOCK_SIZE]
+            if hash_samples(block) != digest.tobytes():
+                self._refuse([describe_changed_samples(split, start + low, start + low + len(block))])
+
+    def count_pool(self, split: str) -> int:
+        """Return how many digits `split` draws from."""
+        return int(self._file[f"{pool_group(check_split(split))}/labels"].shape[0])
+
     def verify_digest(self) -> None:
-        """Read the whole file and compare its contents with the digest that the writer stored.
+        """Compare the digests of the blocks, the digits and the spec with the digest of the whole.
+
+        The samples are compared with the digests of their blocks when they are read, by `read_split`.
 
         Raises:
             DataError: they differ.
         """
-        digests = {path: self._hash(path) for path, _ in list_datasets()}
-        found = combine_digests(self.spec, self.digit_source_digest, digests)
+        found = self.compute_digest()
         if found != self.content_digest:
             raise DataError(
                 f"{self.path}: the contents do not match the stored digest ({found[:12]}... instead of "
                 f"{self.content_digest[:12]}...): damaged or changed; generate it again"
             )
 
+    def compute_digest(self) -> str:
+        """Return the content digest, from the digests of the blocks as they are stored and the digits as they are."""
+        return combine_digests(
+            self._header.spec_json,
+            self.digit_source_digest,
+            {split: self.read_block_digests(split) for split in SPLITS},
+            {split: hash_pool(self._read_pool(split)) for split in SPLITS},
+            self.shard,
+        )
+
+    def _read_pool(self, split: str) -> DigitPool:
+        group = pool_group(check_split(split))
+        return DigitPool(**{field.name: self._read(f"{group}/{field.name}") for field in POOL_FIELDS})
+
+    def _list_pieces(self, split: str) -> Iterator[_Piece]:
+        if not self.parts:
+            yield _Piece(0, self.num(split), None)
+        for number in range(len(self.parts)):
+            yield _Piece(*Shard(number + 1, len(self.parts)).cut(self.num(split)), number)
+
+    def _cut(self, split: str, start: int, stop: int) -> Iterator[tuple[OverlayFile, int, int]]:
+        """Yield the files that hold the samples [start, stop), each with the range of its own rows."""
+        for piece in self._pieces[split]:
+            low, high = max(start, piece.start), min(stop, piece.stop)
+            if low < high:
+                file = self if piece.part is None else self._get_part(piece.part)
+                yield file, low - piece.start, high - piece.start
+
+    def _check_part(self, number: int, part: str, collected: list[Fault] | None) -> None:
+        try:
+            locate_part(self.path, part)
+            self._get_part(number)
+        except DataError as error:
+            if collected is None:
+                raise
+            what, _, remedy = str(error).removeprefix(f"{self.path}: ").rpartition("; ")
+            collected.append(Fault(what, remedy, where=PARTS))
+
+    def _get_part(self, number: int) -> OverlayFile:
+        if number in self._open_parts:
+            self._open_parts.move_to_end(number)
+            return self._open_parts[number]
+        part = OverlayFile(self.parts[number], is_part=True)
+        wanted = Shard(number + 1, len(self.parts))
+        header = part._header
+        same = (header.spec_json, header.digit_source_digest, header.shard, header.parts)
+        if same != (self._header.spec_json, self.digit_source_digest, wanted, ()):
+            part.close()
+            raise DataError(
+                f"{self.path}: its part {part.path} is not shard {wanted} of the same dataset; put the right file "
+                "there, or merge the parts again"
+            )
+        self._open_parts[number] = part
+        if len(self._open_parts) > _MAX_OPEN_PARTS:
+            self._open_parts.popitem(last=False)[1].close()
+        return part
+
+    def _read_block(self, split: str, start: int, stop: int) -> SampleBlock:
+        names = [field.name for field in fields(SampleBlock)]
+        return SampleBlock(*(self._read(f"{split}/{name}", start, stop) for name in names))
+
     def _read(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
         try:
-            values: NDArray[Any] = self._file[name][start:stop]
+            if name not in self._datasets:  # looked up once: that takes longer than reading a row
+                self._datasets[name] = self._file[name]
+            values: NDArray[Any] = self._datasets[name][start:stop]
         except HDF5_ERRORS as error:
             raise DataError(
-                f"{self.path}: dataset {name} cannot be read ({_first_line(error)}); generate the file again"
+                f"{self.path}: dataset {name} cannot be read ({first_line(error)}); generate the file again"
             ) from error
         return values
 
-    def _hash(self, name: str) -> str:
-        dataset = self._file[name]
-        step = max(1, _HASH_STEP_BYTES * len(dataset) // max(1, dataset.nbytes))
-        digest = hashlib.sha256()
-        for start in range(0, len(dataset), step):
-            digest.update(np.ascontiguousarray(self._read(name, start, start + step)).data)
-        return digest.hexdigest()
+    def _refuse(self, faults: list[Fault]) -> None:
+        if faults:
+            raise DataError(f"{self.path}: {faults[0]}")
+
+
+def describe_changed_samples(split: str, start: int, stop: int) -> Fault:
+    """Return the fault of samples [start, stop) that are not those that their digests were made of."""
+    return Fault(
+        f"{split} samples {start:,} to {stop - 1:,} do not match their stored digest: damaged or changed", where=split
+    )
 
 
 def open_dataset(path: str | os.PathLike[str]) -> OverlayFile:
     """Open the dataset file `path`; see `OverlayFile`."""
     return OverlayFile(path)
-
-
-def _open_hdf5(path: Path) -> Any:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise DataError(f"{path}: not a file; give the file that `overlaycaps generate` wrote")
-        with path.open("rb"):
-            pass
-    except FileNotFoundError:
-        command = shlex.join(["overlaycaps", "generate", "--out", str(path)])
-        raise DataError(f"{path}: no such file; make it with `{command}`") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
-    try:
-        return h5py.File(path, "r", locking="best-effort")
-    except (OSError, RuntimeError) as error:
-        raise _explain_open_failure(path, error) from error
-
-
-def _explain_open_failure(path: Path, error: OSError | RuntimeError) -> DataError:
-    text = str(error)
-    if getattr(error, "errno", None) == errno.EAGAIN or "unable to lock" in text or "already open" in text:
-        return DataError(f"{path}: in use by a program that is writing to it; wait until that has finished")
-    if "truncated" in text:
-        return DataError(f"{path}: cut off, an incomplete copy or download; copy it again, or generate it again")
-    if not h5py.is_hdf5(path):
-        return DataError(f"{path}: not an HDF5 file; give the file that `overlaycaps generate` wrote")
-    return DataError(f"{path}: a damaged HDF5 file ({_first_line(error)}); generate it again")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,4 +1,4 @@
-"""A file that appears under its name only when it is complete."""
+"""A file, or a folder of files, that appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from data_gen.errors import DataError
@@ -59,11 +59,95 @@ def _check_target(path: Path, force: bool) -> None:
         raise DataError(f"{path} is not a regular file; choose another name")
     if path.exists() and not force:
         raise DataError(f"{path} exists; pass --force to replace it, or choose another name")
+    _check_parent(path)
+
+
+def _check_parent(path: Path) -> None:
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise DataError(f"{path} cannot be written: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DataError(f"{path} cannot be written: no permission to write in {folder}; choose another folder")
+
+
+@contextlib.contextmanager
+def replacing_folder(
+    path: Path, needed_bytes: int, *, force: bool, check_former: Callable[[Path], None]
+) -> Iterator[Path]:
+    """Give a temporary folder, empty, beside `path`; on success it is flushed to disk and renamed to `path`.
+
+    After any exception, including KeyboardInterrupt, the temporary folder is gone and `path` is as it was. What killed
+    processes left for the same `path` is removed first. A folder that is there already is replaced only if it is empty,
+    or if `force` is true and `check_former` raises nothing.
+
+    Args:
+        path: the folder; the folder that it is in must exist.
+        needed_bytes: how much will be written.
+        force: replace a folder that holds something.
+        check_former: raises DataError for a folder with anything in it that must not be lost.
+
+    Raises:
+        DataError: as `check_folder_target`, or `needed_bytes` do not fit on the disk; also for every OSError in the
+            body, e.g. a full disk.
+    """
+    check_folder_target(path, force=force, check_former=check_former)
+    target = Path(os.path.realpath(path))
+    # Both the new folder and, for a moment, the one that it replaces lie in one with a name that tells whose it is.
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    new, former = temporary / "new", temporary / "former"
+    try:
+        with _explain_failures(path):
+            _remove_stale(target)
+            _check_space(target.parent, path, needed_bytes)
+            new.mkdir(parents=True)
+            yield new
+            if hasattr(os, "sync"):
+                os.sync()  # one by one, thousands of small files would take minutes
+            check_folder_target(path, force=force, check_former=check_former)  # it may have changed meanwhile
+            try:
+                if target.exists():
+                    target.rename(former)
+                new.rename(target)
+            except BaseException:
+                if former.exists() and not target.exists():
+                    former.rename(target)
+                raise
+            _flush(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_folder_target(path: Path, *, force: bool, check_former: Callable[[Path], None]) -> None:
+    """Check that a folder may be written to `path`; see `replacing_folder`.
+
+    Raises:
+        DataError: a folder with something in it is there (and `force` is false), or `check_former` raises it;
+            something else is there; or the folder that it is to be in does not exist or is not writable.
+    """
+    with _explain_failures(path):
+        target = Path(os.path.realpath(path))
+        if os.path.lexists(target) and not target.is_dir():
+            raise DataError(f"{path} is not a folder; choose another name")
+        if target in (Path.cwd(), *Path.cwd().parents):
+            raise DataError(f"{path} is the folder you are in, or it is above; give the name of a new folder")
+        if target.is_dir() and any(target.iterdir()):
+            check_former(path)
+            if not force:
+                raise DataError(f"{path} exists; pass --force to replace it, or choose another name")
+        _check_parent(path)
+
+
+def check_apart(path: Path, sources: Iterable[Path]) -> None:
+    """Check that `path`, where something is to be written, is none of the files that it is made of.
+
+    Raises:
+        DataError: it is one of them.
+    """
+    with _explain_failures(path):
+        target = os.path.realpath(path)
+        for source in sources:
+            if os.path.realpath(source) == target:
+                raise DataError(f"{path} is a data file that is read for this; choose another name")
 
 
 def reserve_space(path: Path, num_bytes: int) -> None:
@@ -118,10 +202,15 @@ def _check_space(folder: Path, path: Path, needed_bytes: int) -> None:
 
 
 def _remove_stale(target: Path) -> None:
+    """Remove the temporary files and folders for `target` whose process is gone."""
     pattern = re.compile(re.escape(f".{target.name}.") + r"(\d{1,18})\.partial")
     for file in target.parent.iterdir():
         match = pattern.fullmatch(file.name)
-        if match and not _is_alive(int(match[1])) and not _is_locked(file):
+        if not match or _is_alive(int(match[1])):
+            continue
+        if file.is_dir() and not file.is_symlink():
+            shutil.rmtree(file, ignore_errors=True)
+        elif not _is_locked(file):
             with contextlib.suppress(OSError):
                 file.unlink()
 

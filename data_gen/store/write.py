@@ -1,49 +1,71 @@
-"""Write a dataset: pools and samples, block by block, to one HDF5 file that appears only when it is complete."""
+"""Write a dataset: samples, block by block, and pools, to one HDF5 file that appears only when it is complete."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from data_gen.digits import DigitPool, DigitSource, split_digits
+from data_gen.errors import DataError
+from data_gen.parallel import map_in_order
+from data_gen.sharding import WHOLE, Shard
 from data_gen.spec import SPLITS, OverlaySpec
+from data_gen.store.digests import combine_digests, hash_pool, hash_samples
 from data_gen.store.format import (
+    BLOCK_DIGEST,
+    DIGEST_BYTES,
     FORMAT_NAME,
     FORMAT_VERSION,
     POOL_FIELDS,
     SAMPLE_FIELDS,
-    Field,
-    choose_chunks,
-    combine_digests,
+    count_blocks,
     count_bytes,
+    count_rows,
     pool_group,
-    row_bytes,
 )
+from data_gen.store.hdf5 import Column, create_file, create_group
+from data_gen.store.read import open_dataset
 from data_gen.store.replace import check_target, replacing, reserve_space
-from data_gen.synthesis import BLOCK_SIZE, check_pool, synthesize
+from data_gen.synthesis import BLOCK_SIZE, SampleBlock, check_overlap, check_pool, synthesize
 
 Progress = Callable[[str, int, int], None]
 """Called with (split, samples written, samples in total) after every block."""
 
+Block = tuple[str, SampleBlock, bytes]
+"""A split, the next samples of it, and their digest."""
+
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What was written: the file, its spec, its digests and its size."""
+    """A file that was written, or was there already: its spec, its place in the dataset, its digests and its size."""
 
     path: Path
     spec: OverlaySpec
+    shard: Shard
     digit_source_name: str
     digit_source_digest: str
     content_digest: str
     size_bytes: int
+    was_there: bool = False
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What goes into a file; `blocks` are of `BLOCK_SIZE` samples, a split's last may be smaller, splits in order."""
+
+    spec: OverlaySpec
+    shard: Shard
+    digit_source_name: str
+    digit_source_digest: str
+    pools: Mapping[str, DigitPool]
+    blocks: Generator[Block, None, None]
 
 
 def write_dataset(
@@ -51,19 +73,24 @@ def write_dataset(
     spec: OverlaySpec,
     source: DigitSource,
     *,
+    shard: Shard = WHOLE,
+    num_workers: int = 1,
     force: bool = False,
     progress: Progress | None = None,
 ) -> DatasetInfo:
-    """Generate the dataset of `spec` from the digits of `source`, and write it to `path`.
+    """Generate the dataset of `spec`, or one shard of it, from the digits of `source`, and write it to `path`.
 
-    The same spec, source and library versions give the same bytes. Memory does not grow with the number of
-    samples. The file is written under a temporary name and renamed at the end: after an error or an
-    interrupt, `path` is as it was before.
+    The same spec, source, shard and library versions give the same bytes, whatever the number of workers. Memory
+    does not grow with the number of samples. The file is written under a temporary name and renamed at the end: after
+    an error or an interrupt, `path` is as it was before. A shard that is there already is kept, so that a job of many
+    shards can be given again after an interruption.
 
     Args:
         path: the file; its folder must exist.
-        spec: every choice; its digit_px must be the source's.
+        spec: every choice; its digit_px and class_names must be the source's.
         source: the digits.
+        shard: which part of the dataset to write.
+        num_workers: threads that make samples.
         force: replace an existing file.
         progress: told about each finished block.
 
@@ -72,81 +99,128 @@ def write_dataset(
             or the source does not suit the spec.
     """
     target = Path(path)
+    if not force and shard != WHOLE and target.is_file():
+        return _keep_finished(target, spec, source, shard)
     check_target(target, force=force)  # before the digits are split: a typing error is told at once
+    if source.class_names != spec.class_names:
+        raise DataError(f"the spec names {spec.num_classes} classes, and not those of {source.name}; adapt the spec")
     pools = split_digits(source, spec.seed)
     for split in SPLITS:
         check_pool(spec, pools[split], split)
-    num_bytes = count_bytes(spec, {split: len(pool.labels) for split, pool in pools.items()})
+        check_overlap(spec, pools[split], split)
+    tasks = (
+        (split, first, min(first + BLOCK_SIZE, stop))
+        for split in SPLITS
+        for start, stop in [shard.cut(spec.num_samples(split))]
+        for first in range(start, stop, BLOCK_SIZE)
+    )
+    blocks = map_in_order(partial(_make_block, spec, pools), tasks, num_workers)
+    return write_file(
+        target, Contents(spec, shard, source.name, source.digest, pools, blocks), force=force, progress=progress
+    )
+
+
+def write_file(path: Path, contents: Contents, *, force: bool, progress: Progress | None = None) -> DatasetInfo:
+    """Write a file whose samples are all in it; see `write_dataset`.
+
+    Raises:
+        DataError: as `write_dataset`, and whatever making the blocks raises.
+    """
+    spec, shard, pools = contents.spec, contents.shard, contents.pools
+    num_bytes = count_bytes(spec, {split: len(pools[split].labels) for split in SPLITS}, shard)
     num_bytes += num_bytes // 100 + 4 * 2**20  # the last chunk of each dataset is stored whole
-    with replacing(target, num_bytes, force=force) as temporary:
-        # A lock that the file system does not offer is no reason to fail: nobody else knows the temporary name.
-        with h5py.File(temporary, "w", locking="best-effort") as file:
+    with contextlib.closing(contents.blocks), replacing(path, num_bytes, force=force) as temporary:
+        with create_file(temporary) as file:
             reserve_space(temporary, num_bytes)
-            digests: dict[str, str] = {}
-            for split in SPLITS:
-                digests |= _write_samples(file, spec, pools[split], split, progress)
-            for split in SPLITS:
-                digests |= _write_pool(file, spec, pools[split], split)
-            content_digest = combine_digests(spec, source.digest, digests)
-            file.attrs["format"] = FORMAT_NAME
-            file.attrs["format_version"] = FORMAT_VERSION
-            file.attrs["spec"] = spec.to_json()
-            file.attrs["digit_source"] = source.name
-            file.attrs["digit_source_digest"] = source.digest
-            file.attrs["content_digest"] = content_digest
+            block_digests = _write_samples(file, contents, progress)
+            write_pools(file, spec, pools)
+            content_digest = combine_digests(
+                spec.to_json(),
+                contents.digit_source_digest,
+                block_digests,
+                {split: hash_pool(pools[split]) for split in SPLITS},
+                shard,
+            )
+            write_attributes(
+                file, spec, shard, contents.digit_source_name, contents.digit_source_digest, content_digest
+            )
             file.flush()
             size_bytes = file.id.get_filesize()
         os.truncate(temporary, size_bytes)
-    return DatasetInfo(target, spec, source.name, source.digest, content_digest, size_bytes)
+    return DatasetInfo(
+        path, spec, shard, contents.digit_source_name, contents.digit_source_digest, content_digest, size_bytes
+    )
 
 
-class _Column:
-    """One dataset that is filled from the front, and hashed on the way."""
-
-    def __init__(self, group: Any, field: Field, spec: OverlaySpec, num_rows: int) -> None:
-        self._dtype = np.dtype(field.dtype)
-        self._dataset = group.create_dataset(
-            field.name,
-            shape=(num_rows, *field.row_shape(spec)),
-            dtype=self._dtype,
-            chunks=choose_chunks(num_rows, row_bytes(field, spec), field.row_shape(spec)),
-            track_times=False,  # times would make equal files differ
-        )
-        self._hash = hashlib.sha256()
-        self._num_written = 0
-
-    def append(self, values: NDArray[Any]) -> None:
-        stored = np.ascontiguousarray(values, dtype=self._dtype)
-        self._dataset[self._num_written : self._num_written + len(stored)] = stored
-        self._hash.update(stored.data)
-        self._num_written += len(stored)
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
+def write_pools(file: Any, spec: OverlaySpec, pools: Mapping[str, DigitPool]) -> None:
+    """Write the source digits of every split."""
+    for split in SPLITS:
+        group = create_group(file, pool_group(split))
+        for field in POOL_FIELDS:
+            values = getattr(pools[split], field.name)
+            Column(group, field, spec, len(values)).append(values)
 
 
-def _write_samples(
-    file: Any, spec: OverlaySpec, pool: DigitPool, split: str, progress: Progress | None
-) -> dict[str, str]:
-    num_samples = spec.num_samples(split)
-    group = file.create_group(split)
-    columns = {field.name: _Column(group, field, spec, num_samples) for field in SAMPLE_FIELDS}
-    for start in range(0, num_samples, BLOCK_SIZE):
-        stop = min(start + BLOCK_SIZE, num_samples)
-        block = synthesize(spec, pool, split, start, stop)
-        for name, column in columns.items():
-            column.append(getattr(block, name))
+def write_attributes(
+    file: Any, spec: OverlaySpec, shard: Shard, source_name: str, source_digest: str, content_digest: str
+) -> None:
+    """Write the root attributes that every file has."""
+    file.attrs["format"] = FORMAT_NAME
+    file.attrs["format_version"] = FORMAT_VERSION
+    file.attrs["spec"] = spec.to_json()
+    file.attrs["digit_source"] = source_name
+    file.attrs["digit_source_digest"] = source_digest
+    file.attrs["shard"] = str(shard)
+    file.attrs["content_digest"] = content_digest
+
+
+def _make_block(spec: OverlaySpec, pools: Mapping[str, DigitPool], task: tuple[str, int, int]) -> Block:
+    """Draw the samples [start, stop) of a split, and hash them where they were made."""
+    split, start, stop = task
+    samples = synthesize(spec, pools[split], split, start, stop)
+    return split, samples, hash_samples(samples)
+
+
+def _write_samples(file: Any, contents: Contents, progress: Progress | None) -> dict[str, Any]:
+    spec = contents.spec
+    columns: dict[str, dict[str, Column]] = {}
+    totals = {split: count_rows(spec, split, contents.shard) for split in SPLITS}
+    for split in SPLITS:
+        group = create_group(file, split)
+        columns[split] = {field.name: Column(group, field, spec, totals[split]) for field in SAMPLE_FIELDS}
+        columns[split][BLOCK_DIGEST.name] = Column(group, BLOCK_DIGEST, spec, count_blocks(totals[split]))
+    digests: dict[str, list[bytes]] = {split: [] for split in SPLITS}
+    done = dict.fromkeys(SPLITS, 0)
+    for split, samples, digest in contents.blocks:
+        for field in SAMPLE_FIELDS:
+            columns[split][field.name].append(getattr(samples, field.name))
+        digests[split].append(digest)
+        done[split] += len(samples)
         if progress is not None:
-            progress(split, stop, num_samples)
-    return {f"{split}/{name}": column.digest() for name, column in columns.items()}
+            progress(split, done[split], totals[split])
+    if done != totals:
+        raise AssertionError(f"{done} of {totals} samples were given")
+    arrays = {split: np.frombuffer(b"".join(digests[split]), np.uint8).reshape(-1, DIGEST_BYTES) for split in SPLITS}
+    for split in SPLITS:
+        columns[split][BLOCK_DIGEST.name].append(arrays[split])
+    return arrays
 
 
-def _write_pool(file: Any, spec: OverlaySpec, pool: DigitPool, split: str) -> dict[str, str]:
-    group = file.create_group(pool_group(split))
-    digests = {}
-    for field in POOL_FIELDS:
-        values = getattr(pool, field.name)
-        column = _Column(group, field, spec, len(values))
-        column.append(values)
-        digests[f"{pool_group(split)}/{field.name}"] = column.digest()
-    return digests
+def _keep_finished(path: Path, spec: OverlaySpec, source: DigitSource, shard: Shard) -> DatasetInfo:
+    """Return what an existing file is, if it is the very shard that is wanted.
+
+    Raises:
+        DataError: it is something else.
+    """
+    remedy = "pass --force to replace it, or choose another name"
+    try:
+        with open_dataset(path) as file:
+            if (file.spec, file.digit_source_digest, file.shard) != (spec, source.digest, shard):
+                raise DataError(f"{path} exists and is another dataset, or another shard than {shard}; {remedy}")
+            return DatasetInfo(
+                path, spec, shard, source.name, source.digest, file.content_digest, path.stat().st_size, was_there=True
+            )
+    except DataError as error:
+        if remedy in str(error):
+            raise
+        raise DataError(f"{path} exists and is no shard of this dataset ({error}); {remedy}") from error

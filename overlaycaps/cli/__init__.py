@@ -5,7 +5,10 @@ from __future__ import annotations
 import typer
 
 from overlaycaps.cli.compare import compare
+from overlaycaps.cli.export import export
 from overlaycaps.cli.generate import generate
+from overlaycaps.cli.inspect import inspect
+from overlaycaps.cli.merge import merge
 from overlaycaps.cli.models import models, routings
 from overlaycaps.cli.reproduce import reproduce
 from overlaycaps.cli.train import train
@@ -18,7 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (generate, train, compare, reproduce, models, routings):
+for command in (generate, inspect, merge, export, train, compare, reproduce, models, routings):
     app.command()(command)
 
 

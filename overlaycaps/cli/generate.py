@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from overlaycaps.cli.console import print_result
+from overlaycaps.cli.console import print_note, print_result
+from overlaycaps.cli.datasets import describe_dataset
 from overlaycaps.cli.errors import report_errors
 from overlaycaps.cli.options import ForceOption, SeedOption
 from overlaycaps.cli.progress import show_generation
@@ -32,8 +34,31 @@ def generate(
     valid: Annotated[int | None, typer.Option("--valid", help="Validation samples (default 5000).")] = None,
     test: Annotated[int | None, typer.Option("--test", help="Test samples (default 10000).")] = None,
     seed: SeedOption = 0,
+    max_digits: Annotated[
+        int | None, typer.Option("--max-digits", help="Most digits in a sample, 1 to 4 (default 2).")
+    ] = None,
     single_fraction: Annotated[
-        float | None, typer.Option("--single-fraction", help="Share of one-digit samples (default: the protocol's).")
+        float | None,
+        typer.Option(
+            "--single-fraction",
+            help="Share of one-digit samples (default: the protocol's); the other numbers share the rest equally.",
+        ),
+    ] = None,
+    count_weights: Annotated[
+        str | None,
+        typer.Option(
+            "--count-weights",
+            metavar="N:W,...",
+            help="Weight of each number of digits instead, as in 1:1/6,2:5/6; they need not add up to 1.",
+        ),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="MIN:MAX",
+            help="Keep only overlays whose share of inked pixels that several digits ink is within MIN and MAX.",
+        ),
     ] = None,
     max_shift: Annotated[
         int | None, typer.Option("--max-shift", help="Largest shift of a digit, in pixels (default: the protocol's).")
@@ -53,20 +78,40 @@ def generate(
         Path | None,
         typer.Option(
             "--digits",
-            help="Folder of IDX files (raw, .gz or .xz) to take digits from: MNIST, EMNIST digits, QMNIST, KMNIST, "
-            "Fashion-MNIST. Default: the MNIST that comes with the program.",
+            help="Folder of IDX files (raw, .gz or .xz) to take digits from: MNIST, EMNIST (letters too), QMNIST, "
+            "KMNIST, Fashion-MNIST; their labels are the classes. Default: the MNIST that comes with the program.",
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, max=256, help="Threads that draw samples; any number, same bytes.")
+    ] = 1,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="I/N",
+            help="Write only part I of N, the first being 1, for `overlaycaps merge`. A part that is there already is "
+            "kept. Under torchrun each process writes a part of its own.",
         ),
     ] = None,
     force: ForceOption = False,
 ) -> None:
     """Make a data file of overlaid digits. Training, validation and test samples never share a digit."""
-    from data_gen.digits import load_bundled, load_directory
+    from data_gen.counts import parse_count_weights
     from data_gen.errors import DataError
+    from data_gen.overlap import parse_overlap
+    from data_gen.sharding import WHOLE, choose_shard
+    from data_gen.sources import load_bundled, load_directory
     from data_gen.spec import make_spec
     from data_gen.store.replace import check_target
     from data_gen.store.write import write_dataset
 
-    check_target(out, force=force)
+    try:
+        part, target = choose_shard(out, shard, os.environ)
+    except DataError as error:
+        raise UsageError(str(error)) from error
+    if part == WHOLE:
+        check_target(target, force=force)
     # Unpacking the bundled digits takes a second; choices that do not fit are told before.
     source = None if digits is None else load_directory(digits)
     try:
@@ -77,24 +122,27 @@ def generate(
             num_valid=valid,
             num_test=test,
             single_fraction=single_fraction,
+            max_digits=max_digits,
+            count_weights=None if count_weights is None else parse_count_weights(count_weights),
             max_shift_px=max_shift,
             canvas_px=canvas,
             merge=merge,
+            overlap=None if overlap is None else parse_overlap(overlap),
             digit_px=None if source is None else source.digit_px,
+            class_names=None if source is None else source.class_names,
         )
     except DataError as error:  # a choice of the user's, not a file
         raise UsageError(str(error)) from error
     if source is None:
         source = load_bundled()
-    with catch_stop_signals() as stop, show_generation(str(out)) as view:
+    with catch_stop_signals() as stop, show_generation(str(target)) as view:
 
         def show_and_heed(split: str, done: int, total: int) -> None:
             view(split, done, total)
             if stop.requested:
-                raise Interrupted(f"interrupted; {out} was not written.")
+                raise Interrupted(f"interrupted; {target} was not written.")
 
-        info = write_dataset(out, spec, source, force=force, progress=show_and_heed)
-    print_result(
-        f"{info.path}: {spec.num_train:,} training, {spec.num_valid:,} validation and {spec.num_test:,} test samples "
-        f"({spec.protocol}, {spec.canvas_px}x{spec.canvas_px}, {info.size_bytes / 2**20:.0f} MiB)"
-    )
+        info = write_dataset(target, spec, source, shard=part, num_workers=workers, force=force, progress=show_and_heed)
+    print_result(describe_dataset(info))
+    if part != WHOLE:
+        print_note(f"put all {part.count} parts together with `overlaycaps merge PART... --out FILE`")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from overlaycaps.cli.console import make_stdout
 from overlaycaps.cli.errors import report_errors
-from overlaycaps.cli.options import SizeOption
+from overlaycaps.cli.options import JsonOption, SizeOption
 from overlaycaps.config import DEFAULT_SIZE, SIZES
 from overlaycaps.tables import look_up
 
 if TYPE_CHECKING:
     from overlaycaps.report.table import Report
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
 
 
 @report_errors

@@ -15,6 +15,7 @@ DataOption = Annotated[Path, typer.Option("--data", help="Data file made by `ove
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs, one folder each.")]
 SizeOption = Annotated[str, typer.Option("--size", help=f"Size of the model: {', '.join(SIZES)}.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed; the same seed gives the same result on the CPU.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 GpuOption = Annotated[
     int | None,

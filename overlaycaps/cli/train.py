@@ -59,6 +59,13 @@ def train(
         float | None,
         typer.Option("--lr", help=f"Peak learning rate of the one-cycle schedule (default {DEFAULT_LR:g})."),
     ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Train on new overlays of the training digits in every epoch, drawn as those in the file were.",
+        ),
+    ] = False,
     precision: Annotated[
         str,
         typer.Option(
@@ -117,6 +124,7 @@ def train(
                 precision=precision,
                 threads=threads,
                 compile=compile,
+                fresh=fresh,
                 routing=routing,
                 routing_iterations=routing_iterations,
                 schedule=schedule,

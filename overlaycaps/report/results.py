@@ -48,6 +48,7 @@ class RunResult:
     data_path: str
     data_digest: str
     num_train: int
+    fresh: bool
     device: str
     device_name: str
     threads: int
@@ -78,7 +79,8 @@ class RunResult:
 
     def shares_conditions_with(self, other: RunResult) -> bool:
         """Whether data, images seen and seed are equal, so that a difference is the models'."""
-        return (self.data_digest, self.images_seen, self.seed) == (other.data_digest, other.images_seen, other.seed)
+        mine, others = ((run.data_digest, run.fresh, run.images_seen, run.seed) for run in (self, other))
+        return mine == others
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ def _parse(reader: _Reader, name: str) -> RunResult:
         data_path=data.read("path", str),
         data_digest=data.read("digest", str),
         num_train=data.count("num_train"),
+        # Results from before there was --fresh do not name it.
+        fresh="fresh" in training.content and training.read("fresh", bool),
         device=environment.read("device", str),
         device_name=environment.read("device_name", str),
         threads=environment.count("threads"),

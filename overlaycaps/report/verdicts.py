@@ -72,6 +72,8 @@ def _make_train_command(model: str, run: RunResult) -> str:
     ):
         if value != default:
             parts += [option, str(value)]
+    if run.fresh:
+        parts.append("--fresh")
     return shlex.join(parts)
 
 
@@ -80,6 +82,7 @@ def describe_conditions(runs: tuple[RunResult, ...]) -> list[str]:
     notes = []
     for what, values in (
         ("data", [run.data_digest for run in runs]),
+        ("training images (those of the file, or fresh ones)", [run.fresh for run in runs]),
         ("images seen", [run.images_seen for run in runs]),
         ("size", [run.size for run in runs]),
         ("seed", [run.seed for run in runs]),

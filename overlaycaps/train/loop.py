@@ -16,6 +16,7 @@ from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
 from overlaycaps.train.compilation import Forward, compile_forward
 from overlaycaps.train.evaluate import evaluate
+from overlaycaps.train.feed import draw_batches
 from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.observer import Evaluation, Observer, Progress
 from overlaycaps.train.optimizer import make_optimizer
@@ -58,7 +59,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     runtime.prepare()
     torch.manual_seed(config.seed)
     model = build_model(config.model, run.model_config).to(runtime.device)
-    plan = BatchPlan(len(data.train), config.num_images, config.batch_size, config.seed)
+    plan = run.plan_batches()
     optimizer, schedule = make_optimizer(model, config, plan.num_steps)
     at = Position()
     if folder.last_file.is_file():
@@ -87,7 +88,9 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     forward: Forward = model
     is_compiled = False
     if config.compile:
-        forward, failure = compile_forward(model, [train_split.images[:n] for n in plan.batch_sizes], runtime)
+        shape = (data.spec.canvas_px, data.spec.canvas_px)
+        examples = [torch.zeros(n, *shape, dtype=torch.uint8, device=runtime.device) for n in plan.batch_sizes]
+        forward, failure = compile_forward(model, examples, runtime)
         is_compiled = failure is None
         if failure:
             observer.on_warning(failure)
@@ -99,12 +102,10 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
         model.train()
         started = time.perf_counter()
         time_before_s = at.train_time_s
-        for indices in plan.split_epoch(epoch)[first_batch:]:
-            chosen = indices.to(runtime.device)
-            images, labels = train_split.images[chosen], train_split.labels[chosen].float()
+        for images, labels in draw_batches(train_split, epoch, plan.split_epoch(epoch)[first_batch:], runtime.device):
             with runtime.autocast():
                 logits = forward(images)
-            loss = binary_cross_entropy_with_logits(logits.float(), labels)
+            loss = binary_cross_entropy_with_logits(logits.float(), labels.float())
             loss_value = loss.item()
             if not math.isfinite(loss_value):
                 kept = f" The last good state is in {folder.last_file}." if folder.last_file.is_file() else ""
@@ -118,9 +119,9 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
             optimizer.zero_grad(set_to_none=True)
 
             at.step += 1
-            at.images_seen += len(indices)
-            at.loss_sum += loss_value * len(indices)
-            at.loss_images += len(indices)
+            at.images_seen += len(images)
+            at.loss_sum += loss_value * len(images)
+            at.loss_images += len(images)
             at.train_time_s = time_before_s + time.perf_counter() - started
             speed = (at.images_seen - resumed_images) / (at.train_time_s - resumed_time_s)
             observer.on_progress(

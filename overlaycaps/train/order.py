@@ -14,13 +14,14 @@ class BatchPlan:
     """Which images every optimiser step sees.
 
     Each epoch shows every training image once, in an order of its own; the last epoch stops when ``num_images`` have
-    been shown in all.
+    been shown in all. Images that are new in every epoch need no order of their own: they come as they are drawn.
     """
 
     num_train: int
     num_images: int
     batch_size: int
     seed: int
+    is_shuffled: bool = True
 
     @property
     def steps_per_epoch(self) -> int:
@@ -53,8 +54,10 @@ class BatchPlan:
 
     def order_epoch(self, epoch: int) -> Tensor:
         """Return the indices of the images of an epoch (counted from 0), in order, int64."""
-        random = Generator(Philox(SeedSequence(self.seed, spawn_key=(epoch,))))
         shown = min(self.num_train, self.num_images - epoch * self.num_train)
+        if not self.is_shuffled:
+            return torch.arange(shown)
+        random = Generator(Philox(SeedSequence(self.seed, spawn_key=(epoch,))))
         return torch.from_numpy(random.permutation(self.num_train)[:shown])
 
     def split_epoch(self, epoch: int) -> tuple[Tensor, ...]:

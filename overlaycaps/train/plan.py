@@ -17,10 +17,11 @@ from overlaycaps.config import (
     CapsuleConfig,
     TrainConfig,
 )
-from overlaycaps.data import OverlayData, load_data
+from overlaycaps.data.loading import OverlayData, load_data
 from overlaycaps.errors import UsageError, UserError
 from overlaycaps.models import MODELS, build_model
 from overlaycaps.tables import is_target, look_up
+from overlaycaps.train.order import BatchPlan
 from overlaycaps.train.run_folder import RunFolder
 from overlaycaps.train.runtime import Runtime, select_runtime
 
@@ -43,6 +44,7 @@ class TrainRequest:
     precision: str = "auto"
     threads: int | None = None
     compile: bool = False
+    fresh: bool = False
     routing: str = DEFAULT_ROUTING
     routing_iterations: int = CapsuleConfig.iterations
     schedule: str = CapsuleConfig.schedule
@@ -61,6 +63,11 @@ class PreparedRun:
     folder: RunFolder
     runtime: Runtime
     warnings: list[str]
+
+    def plan_batches(self) -> BatchPlan:
+        """Return which images every optimiser step sees."""
+        config, train = self.config, self.data.train
+        return BatchPlan(len(train), config.num_images, config.batch_size, config.seed, train.is_shuffled)
 
     def describe(self) -> dict[str, Any]:
         """Return the content of ``config.json``: all that decides the run."""
@@ -112,11 +119,13 @@ def prepare_run(request: TrainRequest) -> PreparedRun:
     """
     check_request(request)
     runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision, request.threads)
-    data = load_data(request.data_path)
+    data = load_data(request.data_path, request.seed if request.fresh else None)
     num_epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
     config = _make_config(request, num_epochs * len(data.train) if request.images is None else request.images)
     try:
-        model_config = replace(_make_model_config(request), canvas_px=data.canvas_px)
+        model_config = replace(
+            _make_model_config(request), canvas_px=data.spec.canvas_px, num_classes=data.spec.num_classes
+        )
     except UsageError as error:  # every option was right before
         raise UserError(f"{request.data_path}: {error}") from error
     # The model knows what fits it (a matrix pose needs a square); what it makes of the configuration is the run's.
@@ -165,7 +174,7 @@ def prepare_resumed_run(
         if is_target(name) and name not in named:
             raise UserError(f"{path} runs code from {name}; if you trust it, say so with `{option} {name}`.")
     runtime, warnings = select_runtime(gpu, cpu, config.precision, threads)
-    data = load_data(data_path)
+    data = load_data(data_path, config.seed if config.fresh else None)
     if data.digest != digest:
         raise UserError(
             f"{data_path} is not the data that {path} was begun on; its digest differs. Give the right one by --data."
@@ -192,6 +201,7 @@ def _make_config(request: TrainRequest, num_images: int) -> TrainConfig:
         weight_decay=DEFAULT_WEIGHT_DECAY,
         precision=request.precision,
         compile=request.compile,
+        fresh=request.fresh,
     )
 
 
@@ -235,6 +245,7 @@ def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
         "unnormalized": not model_config.layer_norm,
         config.size: True,
         str(config.num_images) if rest else f"{thousands}k": True,
+        "fresh": config.fresh,
         "compiled": config.compile,
         f"seed{config.seed}": True,
     }

@@ -10,7 +10,6 @@ from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.models.base import OverlayModel
 from overlaycaps.schemas import RESULT_SCHEMA, RESULT_VERSION
 from overlaycaps.train.optimizer import OPTIMIZER_NAME, SCHEDULE_NAME
-from overlaycaps.train.order import BatchPlan
 from overlaycaps.train.plan import PreparedRun
 
 
@@ -27,7 +26,6 @@ def describe_result(
         is_compiled: whether the training steps were, which may have been asked for in vain.
     """
     config = run.config
-    plan = BatchPlan(len(run.data.train), config.num_images, config.batch_size, config.seed)
     return {
         "schema": RESULT_SCHEMA,
         "schema_version": RESULT_VERSION,
@@ -51,10 +49,11 @@ def describe_result(
             "schedule": SCHEDULE_NAME,
             "precision": run.runtime.precision,
             "compile": is_compiled,
+            "fresh": config.fresh,
             "train_time_s": position["train_time_s"],
             "images_per_s": position["images_seen"] / position["train_time_s"],
             "best_epoch": position["best_epoch"],
-            "num_epochs": plan.num_epochs,
+            "num_epochs": run.plan_batches().num_epochs,
         },
         "data": run.data.describe(),
         "environment": run.runtime.describe(),

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import synthesis
 from benchmarks.measure import Timing
-from data_gen.digits import load_bundled
 from data_gen.protocols import PROTOCOLS
+from data_gen.sources import load_bundled
 
 TINY = ("--train", "8", "--valid", "8", "--test", "8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import data_gen.digits
+import data_gen.sources
 import data_gen.spec
 from overlaycaps.kernels import backends
 from overlaycaps.models import MATCHED_MODELS
@@ -34,7 +34,7 @@ def small_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the defaults of ``generate`` small, for commands that generate on the way."""
     few = partial(data_gen.spec.make_spec, num_train=96, num_valid=20, num_test=30)
     monkeypatch.setattr(data_gen.spec, "make_spec", lambda protocol, **_choices: few(protocol))
-    monkeypatch.setattr(data_gen.digits, "load_bundled", lambda: make_source(digit_px=28))
+    monkeypatch.setattr(data_gen.sources, "load_bundled", lambda: make_source(digit_px=28))
 
 
 @pytest.mark.usefixtures("no_cuda")

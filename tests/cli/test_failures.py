@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import data_gen.digits
+import data_gen.sources
 import overlaycaps.train.loop
 from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.train.checkpoint import load_checkpoint
@@ -23,7 +23,7 @@ GENERATE = ("generate", "--out", "new.h5", "--train", "60", "--valid", "20", "--
 
 @pytest.fixture(autouse=True)
 def small_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_gen.digits, "load_bundled", lambda: make_source(digit_px=28))
+    monkeypatch.setattr(data_gen.sources, "load_bundled", lambda: make_source(digit_px=28))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import data_gen.digits
+import data_gen.sources
 import data_gen.store.write
 import overlaycaps.train.loop
 from tests.cli.conftest import Cli, Outcome, read_tree, run_to_end
@@ -174,7 +174,7 @@ def test_a_stopped_generation_leaves_nothing(
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(data_gen.digits, "load_bundled", lambda: make_source(digit_px=28))
+    monkeypatch.setattr(data_gen.sources, "load_bundled", lambda: make_source(digit_px=28))
     before = read_tree(desk)
     # A signal in the middle of the second block; twice means that the user does not wait for its end.
     signal_at((data_gen.store.write, "synthesize"), 2, *[number] * numbers)
@@ -188,7 +188,7 @@ def test_a_stopped_generation_leaves_nothing(
 def test_a_stopped_generation_keeps_the_file_that_it_was_to_replace(
     desk: Path, cli: Cli, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_gen.digits, "load_bundled", lambda: make_source(digit_px=28))
+    monkeypatch.setattr(data_gen.sources, "load_bundled", lambda: make_source(digit_px=28))
     before = read_tree(desk)
     signal_at((data_gen.store.write, "synthesize"), 1, signal.SIGINT)
     stopped = cli("generate", "--force", "--train", "4000", "--valid", "20", "--test", "20")

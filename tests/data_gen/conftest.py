@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_gen.digits import DigitSource, load_bundled
+from data_gen.digits import DigitSource
+from data_gen.sources import load_bundled
 from tests.data_gen.sources import make_source
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_gen.digits import DigitSet, DigitSource
-from data_gen.spec import OverlaySpec, make_spec
+from data_gen.digits import DigitPool, DigitSet, DigitSource
+from data_gen.spec import DIGIT_NAMES, OverlaySpec, make_spec
 
 DIGIT_PX = 6
 _CODES = {"uint8": 0x08, "int8": 0x09, "int16": 0x0B, "int32": 0x0C, "float32": 0x0D, "float64": 0x0E}
@@ -22,18 +22,28 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress,
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
-def make_source(num_train: int = 240, num_test: int = 60, digit_px: int = DIGIT_PX) -> DigitSource:
-    """Random digits, about half of their pixels inked, with all ten classes in turn."""
+def make_source(
+    num_train: int = 240,
+    num_test: int = 60,
+    digit_px: int = DIGIT_PX,
+    class_names: tuple[str, ...] = DIGIT_NAMES,
+) -> DigitSource:
+    """Random digits, about half of their pixels inked, with all classes in turn."""
     rng = np.random.default_rng(7)
 
     def make_set(num: int) -> DigitSet:
         ink = rng.random((num, digit_px, digit_px)) < 0.5
         images = (rng.integers(1, 256, ink.shape) * ink).astype(np.uint8)
-        return DigitSet(images, rng.permutation(np.arange(num) % 10).astype(np.uint8))
+        return DigitSet(images, rng.permutation(np.arange(num) % len(class_names)).astype(np.uint8))
 
     train, test = make_set(num_train), make_set(num_test)
     contents = b"".join(encode_idx(values) for values in list_parts(train, test))
-    return DigitSource(train, test, "tiny", hashlib.sha256(contents).hexdigest())
+    return DigitSource(train, test, "tiny", hashlib.sha256(contents).hexdigest(), class_names)
+
+
+def make_pool(images: NDArray[np.uint8], labels: list[int]) -> DigitPool:
+    """A pool whose digits are the first of their file."""
+    return DigitPool(images, np.array(labels, np.uint8), np.arange(len(labels), dtype=np.int32))
 
 
 def make_tiny_spec(**changes: Any) -> OverlaySpec:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from data_gen.digits import DigitPool, DigitSource, split_digits
 from data_gen.errors import DataError
 from data_gen.merging import MERGES
 from data_gen.spec import OverlaySpec, make_spec
-from data_gen.synthesis import BLOCK_SIZE, SampleBlock, synthesize
+from data_gen.synthesis import BLOCK_SIZE, SampleBlock, check_overlap, synthesize, synthesize_at
+from tests.data_gen.literal import render
 from tests.data_gen.sources import make_source, make_tiny_spec
 
 
@@ -23,70 +25,152 @@ def _pool(images: NDArray[np.uint8], labels: list[int]) -> DigitPool:
 
 
 def _draw_sample(
-    spec: OverlaySpec, pool: DigitPool, split_number: int, index: int
+    spec: OverlaySpec, pool: DigitPool, split_number: int, index: int, attempt: int = 0
 ) -> tuple[list[int], list[list[int]]]:
-    """One sample's digits and shifts, literally: from its seven uniform numbers, and one list of candidates."""
+    """One sample's digits and shifts, literally: from its uniform numbers, and lists of candidates."""
     block, place = divmod(index, BLOCK_SIZE)
-    stream = np.random.SeedSequence(spec.seed, spawn_key=(split_number, block))
-    u = np.random.Generator(np.random.Philox(stream)).random((7, BLOCK_SIZE))[:, place]
-    rows = [int(u[1] * len(pool.labels))]
-    if not u[0] < spec.single_fraction:
-        others = [
+    num_places = len(spec.count_weights)
+
+    def draw(*key: int) -> list[float]:
+        stream = np.random.SeedSequence(spec.seed, spawn_key=(split_number, block, *key))
+        table = np.random.Generator(np.random.Philox(stream)).random((1 + 3 * num_places, BLOCK_SIZE))
+        return [float(value) for value in table[:, place]]
+
+    count, bound = 1, 0.0
+    for weight in spec.count_weights[:-1]:
+        bound += weight
+        count += draw()[0] >= bound
+    count = min(count, spec.most_digits)
+    u = draw(attempt) if attempt else draw()
+    rows: list[int] = []
+    for number in range(count):
+        taken = {int(pool.labels[row]) for row in rows}
+        candidates = [
             row
-            for label in range(10)
+            for label in range(128)
             for row in range(len(pool.labels))
-            if pool.labels[row] == label and label != pool.labels[rows[0]]
+            if pool.labels[row] == label and label not in taken
         ]
-        rows.append(others[int(u[2] * len(others))])
+        if number == 0:
+            candidates = list(range(len(pool.labels)))
+        rows.append(candidates[int(u[1 + number] * len(candidates))])
     width = 2 * spec.max_shift_px + 1
-    shifts = [[int(u[3 + 2 * k + axis] * width) - spec.max_shift_px for axis in (0, 1)] for k in range(len(rows))]
+    shifts = [
+        [int(u[1 + num_places + 2 * k + axis] * width) - spec.max_shift_px for axis in (0, 1)] for k in range(count)
+    ]
     return rows, shifts
 
 
-def _render_sample(
-    spec: OverlaySpec, pool: DigitPool, rows: list[int], shifts: list[list[int]]
-) -> tuple[list[list[int]], float]:
-    """One image and its overlap, pixel by pixel, in plain integers."""
-    side = spec.canvas_px
-    corner = (side - spec.digit_px) // 2
-    layers = [[[0] * side for _ in range(side)] for _ in rows]
-    for layer, row, (dy, dx) in zip(layers, rows, shifts, strict=True):
-        for y in range(spec.digit_px):
-            for x in range(spec.digit_px):
-                layer[corner + dy + y][corner + dx + x] = int(pool.images[row, y, x])
-    image = [[0] * side for _ in range(side)]
-    both = either = 0
-    for y in range(side):
-        for x in range(side):
-            values = [layer[y][x] for layer in layers]
-            image[y][x] = {
-                "clip": min(sum(values), 255),
-                "max": max(values),
-                "mean": int(sum(values) / len(values) + 0.5),
-            }[spec.merge]
-            both += len(values) == 2 and min(values) > 0
-            either += max(values) > 0
-    return image, both / either
+def _check_against_literal(spec: OverlaySpec, source: DigitSource, first: int, num: int) -> None:
+    """Hold samples of every split against the slow way of drawing them."""
+    num_redrawn = 0
+    for number, (split, pool) in enumerate(split_digits(source, spec.seed).items()):
+        samples = synthesize(spec, pool, split, first, first + num)
+        for n in range(num):
+            for attempt in range(1000):
+                rows, shifts = _draw_sample(spec, pool, number, first + n, attempt)
+                image, overlap = render(spec, [pool.images[row] for row in rows], shifts)
+                is_within = np.float32(spec.min_overlap) <= np.float32(overlap) <= np.float32(spec.max_overlap)
+                if len(rows) == 1 or is_within:
+                    break
+                num_redrawn += 1
+            classes = [int(pool.labels[row]) for row in rows]
+            absent = spec.max_digits - len(rows)
+            assert samples.images[n].tolist() == image
+            assert samples.overlap[n] == np.float32(overlap)
+            assert samples.labels[n].tolist() == [int(label in classes) for label in range(spec.num_classes)]
+            assert samples.digits[n].tolist() == classes + [-1] * absent
+            assert samples.source_index[n].tolist() == rows + [-1] * absent
+            assert samples.offset_px[n].tolist() == shifts + [[0, 0]] * absent
+    assert (num_redrawn > 0) == spec.bounds_overlap
 
 
 @pytest.mark.parametrize("merge", MERGES)
 @pytest.mark.parametrize("canvas_px", [12, 13])  # 13: the centre is between two pixels
 def test_samples_equal_a_literal_loop(merge: str, canvas_px: int, tiny: DigitSource) -> None:
     spec = make_tiny_spec(merge=merge, single_fraction=0.4, canvas_px=canvas_px, seed=5)
-    for number, (split, pool) in enumerate(split_digits(tiny, spec.seed).items()):
-        start = BLOCK_SIZE - 15
-        samples = synthesize(spec, pool, split, start, start + 30)
-        for n in range(30):
-            rows, shifts = _draw_sample(spec, pool, number, start + n)
-            image, overlap = _render_sample(spec, pool, rows, shifts)
-            classes = [int(pool.labels[row]) for row in rows]
-            absent = 2 - len(rows)
-            assert samples.images[n].tolist() == image
-            assert samples.overlap[n] == np.float32(overlap if not absent else 0)
-            assert samples.labels[n].tolist() == [int(label in classes) for label in range(10)]
-            assert samples.digits[n].tolist() == classes + [-1] * absent
-            assert samples.source_index[n].tolist() == rows + [-1] * absent
-            assert samples.offset_px[n].tolist() == shifts + [[0, 0]] * absent
+    _check_against_literal(spec, tiny, BLOCK_SIZE - 15, 30)
+
+
+@pytest.mark.parametrize("weights", [{1: 1}, {3: 1}, {1: 1, 2: 0, 4: 2}, {1: 1, 2: 1, 3: 1}])
+def test_any_number_of_digits_equals_a_literal_loop(weights: dict[int, float], tiny: DigitSource) -> None:
+    for max_digits in {max(weights), 4}:  # places that are never filled change the table, and nothing else
+        spec = make_tiny_spec(count_weights=weights, max_digits=max_digits, merge="mean")
+        _check_against_literal(spec, tiny, BLOCK_SIZE - 6, 12)
+
+
+def test_bounds_of_overlap_equal_a_literal_loop(tiny: DigitSource) -> None:
+    spec = make_tiny_spec(count_weights={1: 1, 2: 2, 3: 2}, overlap=(0.15, 0.25), seed=3)
+    _check_against_literal(spec, tiny, BLOCK_SIZE - 6, 12)
+
+
+def test_other_numbers_of_classes_equal_a_literal_loop() -> None:
+    names = tuple("abcdefghijklmnopqrstuvw")
+    spec = make_tiny_spec(class_names=names, max_digits=3)
+    _check_against_literal(spec, make_source(class_names=names), 0, 10)
+
+
+def test_samples_by_index_are_those_of_ranges(tiny: DigitSource) -> None:
+    spec = make_tiny_spec(max_digits=3, overlap=(0.1, 0.9))
+    pool = split_digits(tiny, 0)["train"]
+    whole = synthesize(spec, pool, "train", 0, 3 * BLOCK_SIZE)
+    indices = np.array([3071, 0, 1024, 5, 5, 1023, 2048, 0])
+    assert _same(synthesize_at(spec, pool, "train", indices), whole[indices])
+    far = 10**9
+    assert _same(
+        synthesize_at(spec, pool, "train", np.array([far + 1])), synthesize(spec, pool, "train", far + 1, far + 2)
+    )
+    assert len(synthesize_at(spec, pool, "train", np.array([], int))) == 0
+    with pytest.raises(DataError, match="no sample -3; use 0 or more"):
+        synthesize_at(spec, pool, "train", np.array([4, -3]))
+
+
+def test_counts_have_the_distribution_that_was_asked_for(tiny: DigitSource) -> None:
+    # Bounds of overlap must not change it, though singles always pass and others do not.
+    weights = (0.1, 0.2, 0.4, 0.3)
+    for overlap in ((0.0, 1.0), (0.2, 0.4)):
+        spec = make_tiny_spec(count_weights=dict(enumerate(weights, start=1)), overlap=overlap)
+        samples = synthesize(spec, split_digits(tiny, 0)["train"], "train", 0, 8000)
+        num_digits = (samples.digits >= 0).sum(axis=1)
+        assert np.array_equal(samples.labels.sum(axis=1), num_digits)
+        for count, weight in enumerate(weights, start=1):
+            sigma = np.sqrt(8000 * weight * (1 - weight))
+            assert abs((num_digits == count).sum() - 8000 * weight) < 4 * sigma
+        found = samples.overlap[num_digits > 1]
+        assert np.all((found >= np.float32(overlap[0])) & (found <= np.float32(overlap[1])))
+
+
+def test_a_number_of_digits_without_weight_never_occurs(tiny: DigitSource) -> None:
+    third = 1 / 3
+    for weights in ((third, third, third, 0.0), (0.0, 0.7, 0.1 + 0.2, 0.0), (0.0, 0.0, 1.0, 0.0)):
+        spec = replace(make_tiny_spec(max_digits=4), count_weights=weights)
+        samples = synthesize(spec, split_digits(tiny, 0)["train"], "train", 0, 20 * BLOCK_SIZE)
+        found = set((samples.digits >= 0).sum(axis=1).tolist())
+        assert found == {count for count, weight in enumerate(weights, start=1) if weight}
+
+
+def test_overlaps_that_hardly_occur_are_refused_with_those_that_do(tiny: DigitSource) -> None:
+    pool = split_digits(tiny, 0)["train"]
+    check_overlap(make_tiny_spec(overlap=(0.2, 0.4)), pool, "train")
+    check_overlap(make_tiny_spec(), pool, "train")
+    for overlap in ((0.9, 1.0), (0.0, 0.0001)):
+        spec = make_tiny_spec(overlap=overlap, max_shift_px=0)
+        with pytest.raises(DataError) as caught:
+            check_overlap(spec, pool, "train")
+        assert re.match(
+            r"--overlap .*: fewer than one in a hundred samples of 2 digits has such an overlap \(98 % have 0\.\d+ to "
+            r"0\.\d+, half have less than 0\.\d+\); widen it, or change --max-shift or --canvas",
+            str(caught.value),
+        )
+
+
+def test_an_overlap_that_never_occurs_ends_in_an_error(tiny: DigitSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_gen.synthesis.MAX_ATTEMPTS", 20)
+    spec = make_tiny_spec(overlap=(0.99, 1.0), single_fraction=0.5)
+    with pytest.raises(
+        DataError, match=r"--overlap 0.99:1: none of 20 draws of valid sample 1\d\d\d has such an overlap"
+    ):
+        synthesize(spec, split_digits(tiny, 0)["valid"], "valid", 1500, 1510)
 
 
 def test_any_range_is_a_slice_of_the_whole(tiny: DigitSource) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from data_gen.digits import load_bundled
+from data_gen.sources import load_bundled
 from data_gen.spec import make_spec
 from data_gen.store.write import write_dataset
+from overlaycaps.data.loading import load_data
+from overlaycaps.data.splits import StoredSplit
 from overlaycaps.errors import Interrupted, UserError
 from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint
@@ -21,6 +24,7 @@ from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.loop import train
 from overlaycaps.train.observer import Evaluation, Progress, SilentObserver
 from overlaycaps.train.plan import PreparedRun, TrainRequest, prepare_resumed_run, prepare_run
+from tests.data_gen.sources import make_source, make_tiny_spec
 
 
 def make_request(data: Path, runs: Path, **changes: Any) -> TrainRequest:
@@ -106,12 +110,15 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tiny_data: Pa
 
 
 # 3: inside the first epoch; 5: at its last step; 8: inside the second; 10: at the very last step.
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("num_steps", [3, 5, 8, 10])
-def test_stopping_and_resuming_equals_an_uninterrupted_run(num_steps: int, tiny_data: Path, tmp_path: Path) -> None:
-    whole, expected = start(make_request(tiny_data, tmp_path / "whole"))
+def test_stopping_and_resuming_equals_an_uninterrupted_run(
+    num_steps: int, fresh: bool, tiny_data: Path, tmp_path: Path
+) -> None:
+    whole, expected = start(make_request(tiny_data, tmp_path / "whole", fresh=fresh))
     stopper = StopAfter(num_steps)
     with pytest.raises(Interrupted, match=r"the state is saved. Continue with `overlaycaps train --resume .*run`"):
-        start(make_request(tiny_data, tmp_path / "parts"), stopper, stopper.stop)
+        start(make_request(tiny_data, tmp_path / "parts", fresh=fresh), stopper, stopper.stop)
     resumed = prepare_resumed_run(tmp_path / "parts" / "run", None, cpu=True)
     result = train(resumed, SilentObserver(), StopFlag())
 
@@ -159,6 +166,54 @@ def test_a_loss_that_is_no_number_stops_the_run_and_says_where(tiny_data: Path, 
     with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+; lower --lr \(it is 1e\+30\)"):
         start(make_request(tiny_data, tmp_path, model="cnn", lr=1e30))
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_fresh_overlays_are_new_in_every_epoch_and_the_same_for_every_model(tiny_data: Path, tmp_path: Path) -> None:
+    def watch(model: str, **changes: Any) -> list[bytes]:
+        seen: list[torch.Tensor] = []
+        run = prepare_run(make_request(tiny_data, tmp_path, model=model, fresh=True, **changes))
+        draw = type(run.data.train).draw
+
+        def remember(*given: Any) -> Any:
+            batch = draw(*given)
+            seen.append(batch[0])
+            return batch
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(run.data.train), "draw", remember)
+            run.folder.create(run.describe(), force=False)
+            result = train(run, SilentObserver(), StopFlag())
+        assert result["training"]["fresh"] is True
+        return [image.numpy().tobytes() for batch in seen for image in batch]
+
+    shown = watch("cnn", name="a")
+    assert len(shown) == 192
+    assert len(set(shown)) == 192
+    assert watch("caps", name="b") == shown
+    assert not set(watch("cnn", name="c", seed=1)) & set(shown)
+
+
+def test_a_run_reads_a_split_that_is_too_large_for_memory(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, expected = start(make_request(tiny_data, tmp_path, name="memory"))
+    monkeypatch.setattr("overlaycaps.train.plan.load_data", partial(load_data, max_memory_bytes=1000))
+    run, result = start(make_request(tiny_data, tmp_path, name="file"))
+    assert isinstance(run.data.train, StoredSplit)
+    assert isinstance(run.data.test, StoredSplit)
+    for name in ("test", "validation"):
+        assert result[name] == expected[name]
+
+
+def test_the_number_of_classes_and_digits_follows_the_data(tmp_path: Path) -> None:
+    names = tuple("abcdefghijklm")
+    spec = make_tiny_spec(num_train=40, canvas_px=13, max_digits=3, single_fraction=0.2, class_names=names)
+    write_dataset(tmp_path / "d.h5", spec, make_source(class_names=names))
+    for model in ("caps", "cnn"):
+        run, result = start(make_request(tmp_path / "d.h5", tmp_path, model=model, name=model, epochs=1))
+        assert run.model_config.num_classes == 13
+        assert len(result["test"]["per_class"]) == 13
+        assert result["model"]["matching"][-1]["neurons"] == 13
 
 
 @pytest.mark.parametrize("model", ["caps", "caps-matrix", "cnn", "cnn-pool"])
