@@ -25,8 +25,8 @@ class CountingSplit:
         return 100
 
     def draw(self, epoch: int, positions: Tensor) -> tuple[Tensor, Tensor]:
-        if len(positions) == 1:
-            raise ValueError("a batch of one")
+        if 32 in positions:
+            raise ValueError("position 32")
         self.threads.add(threading.get_ident())
         self.num_drawn += 1
         return positions + 1000 * epoch, positions
@@ -41,11 +41,21 @@ class CountingSplit:
 )
 def test_batches_come_in_order_and_are_drawn_where_it_pays(is_instant: bool, device: str, is_ahead: bool) -> None:
     split = CountingSplit(is_instant)
-    positions = torch.arange(100).split(8)
+    positions = torch.arange(1000, 3000).split(8)
     shapes = [images.shape for images, _ in draw_batches(split, 3, positions, torch.device(device))]
     assert shapes == [part.shape for part in positions]
     assert (threading.get_ident() not in split.threads) == is_ahead
     assert len(split.threads) == 1
+    assert split.num_drawn == (250 if is_instant else 2)
+
+
+def test_a_batch_larger_than_a_group_is_drawn_whole() -> None:
+    split = CountingSplit(False)
+    sizes = [
+        len(images) for images, _ in draw_batches(split, 0, torch.arange(100, 6100).split(2500), torch.device("cpu"))
+    ]
+    assert sizes == [2500, 2500, 1000]
+    assert split.num_drawn == 3
 
 
 def test_what_is_drawn_is_what_was_asked_for() -> None:
@@ -59,14 +69,14 @@ def test_what_is_drawn_is_what_was_asked_for() -> None:
 def test_a_failure_reaches_the_loop_and_drawing_ends(device: str) -> None:
     split = CountingSplit(False)
     batches = draw_batches(split, 0, torch.arange(33).split(8), torch.device(device))
-    with pytest.raises(ValueError, match="a batch of one"):
+    with pytest.raises(ValueError, match="position 32"):
         list(batches)
 
 
 def test_a_loop_that_stops_draws_no_more_than_a_few_ahead() -> None:
     split = CountingSplit(False)
-    batches = draw_batches(split, 0, torch.arange(100).split(2), torch.device("meta"))
+    batches = draw_batches(split, 0, torch.arange(100, 100_000).split(512), torch.device("meta"))
     next(batches)
     batches.close()  # type: ignore[attr-defined]
-    assert split.num_drawn <= 6
+    assert 1 <= split.num_drawn <= 4
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("draw")]
