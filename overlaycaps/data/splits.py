@@ -1,4 +1,4 @@
-"""Where the images of a split come from: memory, the file, or a stroke of the pen. All are asked in the same way."""
+"""Where the images of a split come from: memory, the file, or drawn anew. All are asked in the same way."""
 
 from __future__ import annotations
 
