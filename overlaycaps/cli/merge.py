@@ -31,7 +31,7 @@ def merge(
     ] = False,
     force: ForceOption = False,
 ) -> None:
-    """Make one data file of many parts, those that `overlaycaps generate --shard` wrote."""
+    """Make one data file of its parts. They are what `overlaycaps generate --shard` wrote."""
     from data_gen.store.merge import merge_parts
 
     with catch_stop_signals() as stop, show_generation(str(out)) as view:

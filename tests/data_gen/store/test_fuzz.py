@@ -20,7 +20,7 @@ from data_gen.synthesis import SampleBlock
 from tests.data_gen.sources import make_source, make_tiny_spec
 
 ROOT = Path(__file__).parents[3]
-NUM_FLIPS = 160
+NUM_FLIPS = 100
 
 
 def list_metadata(path: Path) -> np.ndarray:
