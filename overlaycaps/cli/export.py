@@ -33,7 +33,7 @@ def export(
     ] = None,
     force: ForceOption = False,
 ) -> None:
-    """Write the samples of a data file in another format, for programs that go on elsewhere."""
+    """Write samples in another format, for other programs."""
     from data_gen.errors import DataError
     from data_gen.exporters import get_exporter
     from data_gen.spec import SPLITS, check_split

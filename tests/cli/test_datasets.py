@@ -197,8 +197,7 @@ def test_under_torchrun_each_process_writes_its_own_shard(tmp_path: Path) -> Non
     assert (tmp_path / "d.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
-@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+@pytest.mark.parametrize(("workers", "delay_s"), [("1", 0.0), ("3", 0.3)])
 def test_a_killed_generation_leaves_nothing_and_the_next_one_cleans_up(
     workers: str, delay_s: float, tmp_path: Path
 ) -> None:
