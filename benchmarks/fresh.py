@@ -12,6 +12,7 @@ import argparse
 import itertools
 import statistics
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,7 @@ MODELS = {"caps": ("native", "vector"), "caps-matrix": ("native", "matrix"), "cn
 PRECISIONS = ("fp32", "bf16")
 
 
-def time_steps(model: str, precision: str, splits: dict[str, Split], rounds: int) -> dict[str, Timing]:
+def time_steps(model: str, precision: str, splits: Mapping[str, Split], rounds: int) -> dict[str, Timing]:
     """Time the steps of a model at size small, by where the images come from."""
     implementation, pose = MODELS[model]
     config = SIZES["small"]
