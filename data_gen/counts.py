@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TypeAlias
@@ -13,6 +14,9 @@ MAX_DIGITS = 4
 
 Weight: TypeAlias = "float | Fraction"
 """A probability, up to a factor that all weights share."""
+
+_HUGE = re.compile(r"e[+-]?\d{3}", re.IGNORECASE)
+"""An exponent whose power would take long to work out, and is no weight that anyone means."""
 
 _FORM = "write COUNT:WEIGHT,COUNT:WEIGHT, as in 1:1/6,2:5/6"
 
@@ -27,7 +31,7 @@ def parse_count_weights(text: str) -> dict[int, Fraction]:
     for part in text.split(","):
         count_text, colon, weight_text = part.partition(":")
         try:
-            if not colon or len(part) > 100:
+            if not colon or len(part) > 100 or _HUGE.search(weight_text):
                 raise ValueError
             count, weight = int(count_text), Fraction(weight_text.strip())
         except (ValueError, ZeroDivisionError):

@@ -87,8 +87,8 @@ def read_shard_from_environment(environment: Mapping[str, str]) -> Shard | None:
         ) from None
 
 
-def choose_shard(out: Path, text: str | None, environment: Mapping[str, str]) -> tuple[Shard, Path]:
-    """Return which shard this process writes, and where.
+def choose_shard(out: Path, text: str | None, environment: Mapping[str, str]) -> tuple[Shard | None, Path]:
+    """Return which shard this process writes, and where; None where it is to write the whole dataset by itself.
 
     What is typed goes before what a launcher says; a launcher's processes share one command line, so each writes a
     file of its own name.
@@ -104,4 +104,4 @@ def choose_shard(out: Path, text: str | None, environment: Mapping[str, str]) ->
     if text is not None:
         return Shard.parse(text), out
     shard = read_shard_from_environment(environment)
-    return (WHOLE, out) if shard is None else (shard, shard.name_part(out))
+    return (None, out) if shard is None else (shard, shard.name_part(out))

@@ -32,6 +32,9 @@ _BUNDLED_FILES = {
     "test-images": "t10k-images-idx3-ubyte",
     "test-labels": "t10k-labels-idx1-ubyte",
 }
+_UNNAMED = "idx"
+"""Name of digits whose files have no prefix; not the folder's, or copies of it would give files that differ."""
+
 _MAX_MAPPING_CHARS = 10_000
 _FILE_NAME = re.compile(
     r"(?:(?P<prefix>.+)-)?(?P<split>train|t10k|test)-(?P<kind>images|labels)[-.]idx\d-(?:ubyte|int)(?:\.(?:gz|xz))?"
@@ -76,7 +79,9 @@ def load_directory(path: str | os.PathLike[str]) -> DigitSource:
     names = {part: str(file) for part, file in files.items()}
     # EMNIST's mapping lies beside its files, `emnist-letters-mapping.txt`; sets without one have numbers for names.
     mapping = _read_mapping(folder / (f"{prefix}-mapping.txt" if prefix else "mapping.txt"))
-    return _build_source(contents, names, prefix or folder.resolve().name or "idx", mapping)
+    # A file name may hold bytes that are no text.
+    name = prefix.encode("utf-8", "replace").decode("utf-8") or _UNNAMED
+    return _build_source(contents, names, name, mapping)
 
 
 def _pack_folder() -> Traversable:

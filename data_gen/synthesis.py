@@ -38,6 +38,9 @@ MAX_ATTEMPTS = 10_000
 _LEAST_ACCEPTED = 0.01
 """Share of draws within the bounds of overlap below which a spec is refused: each sample would take 100 draws."""
 
+_MAX_LAYER_BYTES = 2**24
+"""Digits on canvases of their own that are in memory at a time, before they become images."""
+
 
 @dataclass(frozen=True, eq=False)
 class SampleBlock:
@@ -142,13 +145,13 @@ def check_pool(spec: OverlaySpec, pool: DigitPool, split: str) -> None:
         )
 
 
-def check_overlap(spec: OverlaySpec, pool: DigitPool, split: str) -> None:
+def check_overlap(spec: OverlaySpec, pool: DigitPool, split: str, *, least_accepted: float = _LEAST_ACCEPTED) -> None:
     """Check, before a long work, that enough draws have an overlap within the spec's bounds.
 
     Two blocks of draws are looked at for every number of digits above one.
 
     Raises:
-        DataError: fewer than one draw in a hundred has; the message tells which overlaps there are.
+        DataError: none has, or less than the share `least_accepted`; the message tells which overlaps there are.
     """
     if not spec.bounds_overlap:
         return
@@ -162,11 +165,13 @@ def check_overlap(spec: OverlaySpec, pool: DigitPool, split: str) -> None:
                 for table in (_draw_table(spec, split, block, 0) for block in range(2))
             ]
         )
-        if _accept(spec, found).mean() < _LEAST_ACCEPTED:
+        share = _accept(spec, found).mean()
+        if share == 0 or share < least_accepted:
+            few = f"none of {len(found):,}" if share == 0 else f"fewer than {least_accepted * 100:g} % of the"
             low, middle, high = np.quantile(found, [0.01, 0.5, 0.99])
             raise DataError(
-                f"--overlap {spec.min_overlap:g}:{spec.max_overlap:g}: fewer than one in a hundred samples of {count} "
-                f"digits has such an overlap (98 % have {low:.3f} to {high:.3f}, half have less than {middle:.3f}); "
+                f"--overlap {spec.min_overlap:g}:{spec.max_overlap:g}: {few} samples of {count} "
+                f"digits have such an overlap (98 % have {low:.3f} to {high:.3f}, half have less than {middle:.3f}); "
                 "widen it, or change --max-shift or --canvas"
             )
 
@@ -174,7 +179,16 @@ def check_overlap(spec: OverlaySpec, pool: DigitPool, split: str) -> None:
 def _synthesize_block(
     spec: OverlaySpec, pool: DigitPool, split: str, block: int, places: NDArray[np.int64]
 ) -> SampleBlock:
-    """Draw the samples at some places of one block."""
+    """Draw the samples at some places of one block, on large canvases a few at a time."""
+    at_a_time = max(1, _MAX_LAYER_BYTES // (spec.max_digits * spec.canvas_px**2))
+    groups = [places[first : first + at_a_time] for first in range(0, len(places), at_a_time)]
+    return join_blocks([_synthesize_places(spec, pool, split, block, group) for group in groups or [places]])
+
+
+def _synthesize_places(
+    spec: OverlaySpec, pool: DigitPool, split: str, block: int, places: NDArray[np.int64]
+) -> SampleBlock:
+    """Draw the samples at some places of one block, all together."""
     table = _draw_table(spec, split, block, 0)[:, places]
     num_digits = _draw_counts(spec, table[0])
     rows, shifts = _draw_digits(spec, pool, table, num_digits)

@@ -72,7 +72,7 @@ def merge_parts(
     """
     target = Path(out)
     check_target(target, force=force)
-    found = _order([_look_at(Path(part)) for part in parts])
+    found = _order([_look_at(Path(part), is_alone=len(parts) == 1) for part in parts])
     first = found[0]
     for part in found:
         if part.path.resolve() == target.resolve():
@@ -100,9 +100,10 @@ def merge_parts(
     )
 
 
-def _look_at(path: Path) -> _Part:
+def _look_at(path: Path, *, is_alone: bool) -> _Part:
     with open_dataset(path) as file:
-        if file.shard == WHOLE:
+        # The only shard of a job of one is a whole dataset; then it holds its samples itself.
+        if file.shard == WHOLE and (file.parts or not is_alone):
             raise DataError(f"{path}: a whole dataset, not a part of one; give the files of the shards alone")
         return _Part(path, file.spec, file.shard, file.digit_source_name, file.digit_source_digest, file.content_digest)
 

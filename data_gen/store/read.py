@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data_gen.digits import DigitPool
 from data_gen.errors import DataError
-from data_gen.sharding import Shard
+from data_gen.sharding import MAX_SHARDS, Shard
 from data_gen.spec import SPLITS, check_split
 from data_gen.store.digests import combine_digests, hash_pool, hash_samples
 from data_gen.store.faults import HDF5_ERRORS, Fault, first_line
@@ -31,8 +31,13 @@ SAMPLE_NAMES = tuple(field.name for field in SAMPLE_FIELDS)
 PARTS = "parts"
 """Where a fault is that a part has."""
 
-_MAX_OPEN_PARTS = 64
-"""Systems allow a process about a thousand open files; a dataset may have more parts."""
+_LEAST_OPEN_PARTS = 64
+_OPEN_SHARE = 4
+"""A file holds at most this part of the files that the system lets a process open; a dataset may have more parts."""
+
+
+_Identity = tuple[int, ...]
+"""Device, inode, size and times of a file: with these unchanged it is taken for the same."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,13 @@ class OverlayFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], faults: list[Fault] | None = None, *, is_part: bool = False
+        self,
+        path: str | os.PathLike[str],
+        faults: list[Fault] | None = None,
+        *,
+        is_part: bool = False,
+        check_structure: bool = True,
+        check_parts: bool = True,
     ) -> None:
         """Open the file.
 
@@ -71,11 +82,15 @@ class OverlayFile:
             path: the file.
             faults: what is wrong inside is added there, and only a useless header is refused.
             is_part: another file refers to this one, which then must not refer to more.
+            check_structure: false for a file that was checked before, and is the same still.
+            check_parts: check all parts at once, and not each when it is first read.
         """
         self.path = Path(path)
         self._is_part = is_part
+        self._check_structure = check_structure
         self._file = open_hdf5(self.path)
         self._open_parts: OrderedDict[int, OverlayFile] = OrderedDict()
+        self._checked_parts: dict[int, _Identity] = {}
         self._datasets: dict[str, Any] = {}
         try:
             header = self._check(faults)
@@ -86,8 +101,9 @@ class OverlayFile:
             self.digit_source_digest = header.digit_source_digest
             self.content_digest = header.content_digest
             self.parts = tuple(self.path.parent / part for part in header.parts)
-            for number, part in enumerate(header.parts):
-                self._check_part(number, part, faults)
+            if check_parts:
+                for number in range(len(header.parts)):
+                    self._check_part(number, faults)
         except BaseException as error:
             self.close()
             if isinstance(error, HDF5_ERRORS) and not isinstance(error, DataError):
@@ -104,7 +120,8 @@ class OverlayFile:
             raise DataError(f"{self.path}: {faults[0]}")
         if self._is_part and header.parts:  # perhaps to itself
             raise DataError(f"{self.path}: refers to parts, and is a part itself; merge the parts again")
-        check_structure(self._file, self.path, header, faults)
+        if self._check_structure:
+            check_structure(self._file, self.path, header, faults)
         if collected is None:
             self._refuse(faults)
         else:
@@ -214,6 +231,15 @@ class OverlayFile:
             if hash_samples(block) != digest.tobytes():
                 self._refuse([describe_changed_samples(split, start + low, start + low + len(block))])
 
+    def verify_samples(self, split: str) -> None:
+        """Check all samples of `split` as `read_split` does, a few at a time: memory does not grow with them.
+
+        Raises:
+            DataError: unknown split, or the values contradict each other, their digest, or cannot be read.
+        """
+        for start in range(0, self.num(split), BLOCK_SIZE):
+            self.check_samples(split, self.read_samples(split, start, min(start + BLOCK_SIZE, self.num(split))), start)
+
     def count_pool(self, split: str) -> int:
         """Return how many digits `split` draws from."""
         return int(self._file[f"{pool_group(check_split(split))}/labels"].shape[0])
@@ -261,9 +287,8 @@ class OverlayFile:
                 file = self if piece.part is None else self._get_part(piece.part)
                 yield file, low - piece.start, high - piece.start
 
-    def _check_part(self, number: int, part: str, collected: list[Fault] | None) -> None:
+    def _check_part(self, number: int, collected: list[Fault] | None) -> None:
         try:
-            locate_part(self.path, part)
             self._get_part(number)
         except DataError as error:
             if collected is None:
@@ -275,7 +300,11 @@ class OverlayFile:
         if number in self._open_parts:
             self._open_parts.move_to_end(number)
             return self._open_parts[number]
-        part = OverlayFile(self.parts[number], is_part=True)
+        path = locate_part(self.path, self._header.parts[number])
+        identity = _identify(path)
+        # Opened for every batch, a part need not be looked through each time.
+        is_known = self._checked_parts.get(number) == identity
+        part = OverlayFile(path, is_part=True, check_structure=not is_known)
         wanted = Shard(number + 1, len(self.parts))
         header = part._header
         same = (header.spec_json, header.digit_source_digest, header.shard, header.parts)
@@ -286,7 +315,8 @@ class OverlayFile:
                 "there, or merge the parts again"
             )
         self._open_parts[number] = part
-        if len(self._open_parts) > _MAX_OPEN_PARTS:
+        self._checked_parts[number] = identity
+        if len(self._open_parts) > count_open_parts():
             self._open_parts.popitem(last=False)[1].close()
         return part
 
@@ -310,6 +340,21 @@ class OverlayFile:
             raise DataError(f"{self.path}: {faults[0]}")
 
 
+def count_open_parts() -> int:
+    """Return how many parts a file holds open at a time."""
+    try:
+        import resource  # noqa: PLC0415 - exists on POSIX only
+    except ImportError:
+        return _LEAST_OPEN_PARTS
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(_LEAST_OPEN_PARTS, limit // _OPEN_SHARE if limit != resource.RLIM_INFINITY else MAX_SHARDS)
+
+
+def _identify(path: Path) -> _Identity:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def describe_changed_samples(split: str, start: int, stop: int) -> Fault:
     """Return the fault of samples [start, stop) that are not those that their digests were made of."""
     return Fault(
@@ -317,6 +362,6 @@ def describe_changed_samples(split: str, start: int, stop: int) -> Fault:
     )
 
 
-def open_dataset(path: str | os.PathLike[str]) -> OverlayFile:
+def open_dataset(path: str | os.PathLike[str], *, check_parts: bool = True) -> OverlayFile:
     """Open the dataset file `path`; see `OverlayFile`."""
-    return OverlayFile(path)
+    return OverlayFile(path, check_parts=check_parts)

@@ -201,8 +201,17 @@ def _check_space(folder: Path, path: Path, needed_bytes: int) -> None:
         )
 
 
+def remove_stale(path: Path) -> None:
+    """Remove the temporary files and folders for `path` whose process is gone.
+
+    Raises:
+        DataError: its folder cannot be read.
+    """
+    with _explain_failures(path):
+        _remove_stale(Path(os.path.realpath(path)))
+
+
 def _remove_stale(target: Path) -> None:
-    """Remove the temporary files and folders for `target` whose process is gone."""
     pattern = re.compile(re.escape(f".{target.name}.") + r"(\d{1,18})\.partial")
     for file in target.parent.iterdir():
         match = pattern.fullmatch(file.name)

@@ -32,7 +32,7 @@ from data_gen.store.format import (
 )
 from data_gen.store.hdf5 import Column, create_file, create_group
 from data_gen.store.read import open_dataset
-from data_gen.store.replace import check_target, replacing, reserve_space
+from data_gen.store.replace import check_target, remove_stale, replacing, reserve_space
 from data_gen.synthesis import BLOCK_SIZE, SampleBlock, check_overlap, check_pool, synthesize
 
 Progress = Callable[[str, int, int], None]
@@ -73,7 +73,7 @@ def write_dataset(
     spec: OverlaySpec,
     source: DigitSource,
     *,
-    shard: Shard = WHOLE,
+    shard: Shard | None = None,
     num_workers: int = 1,
     force: bool = False,
     progress: Progress | None = None,
@@ -82,14 +82,13 @@ def write_dataset(
 
     The same spec, source, shard and library versions give the same bytes, whatever the number of workers. Memory
     does not grow with the number of samples. The file is written under a temporary name and renamed at the end: after
-    an error or an interrupt, `path` is as it was before. A shard that is there already is kept, so that a job of many
-    shards can be given again after an interruption.
+    an error or an interrupt, `path` is as it was before. A job of many shards can be given again after an interruption.
 
     Args:
         path: the file; its folder must exist.
         spec: every choice; its digit_px and class_names must be the source's.
         source: the digits.
-        shard: which part of the dataset to write.
+        shard: which part of the dataset to write; one that is there already is kept. None: the whole dataset.
         num_workers: threads that make samples.
         force: replace an existing file.
         progress: told about each finished block.
@@ -99,8 +98,9 @@ def write_dataset(
             or the source does not suit the spec.
     """
     target = Path(path)
-    if not force and shard != WHOLE and target.is_file():
+    if shard is not None and not force and target.is_file():
         return _keep_finished(target, spec, source, shard)
+    part = WHOLE if shard is None else shard
     check_target(target, force=force)  # before the digits are split: a typing error is told at once
     if source.class_names != spec.class_names:
         raise DataError(f"the spec names {spec.num_classes} classes, and not those of {source.name}; adapt the spec")
@@ -111,13 +111,17 @@ def write_dataset(
     tasks = (
         (split, first, min(first + BLOCK_SIZE, stop))
         for split in SPLITS
-        for start, stop in [shard.cut(spec.num_samples(split))]
+        for start, stop in [part.cut(spec.num_samples(split))]
         for first in range(start, stop, BLOCK_SIZE)
     )
     blocks = map_in_order(partial(_make_block, spec, pools), tasks, num_workers)
-    return write_file(
-        target, Contents(spec, shard, source.name, source.digest, pools, blocks), force=force, progress=progress
-    )
+    contents = Contents(spec, part, source.name, source.digest, pools, blocks)
+    try:
+        return write_file(target, contents, force=force, progress=progress)
+    except DataError:
+        if shard is not None and not force and target.is_file():  # another process was faster
+            return _keep_finished(target, spec, source, shard)
+        raise
 
 
 def write_file(path: Path, contents: Contents, *, force: bool, progress: Progress | None = None) -> DatasetInfo:
@@ -217,6 +221,7 @@ def _keep_finished(path: Path, spec: OverlaySpec, source: DigitSource, shard: Sh
         with open_dataset(path) as file:
             if (file.spec, file.digit_source_digest, file.shard) != (spec, source.digest, shard):
                 raise DataError(f"{path} exists and is another dataset, or another shard than {shard}; {remedy}")
+            remove_stale(path)
             return DatasetInfo(
                 path, spec, shard, source.name, source.digest, file.content_digest, path.stat().st_size, was_there=True
             )

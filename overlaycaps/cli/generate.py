@@ -100,7 +100,7 @@ def generate(
     from data_gen.counts import parse_count_weights
     from data_gen.errors import DataError
     from data_gen.overlap import parse_overlap
-    from data_gen.sharding import WHOLE, choose_shard
+    from data_gen.sharding import choose_shard
     from data_gen.sources import load_bundled, load_directory
     from data_gen.spec import make_spec
     from data_gen.store.replace import check_target
@@ -110,7 +110,7 @@ def generate(
         part, target = choose_shard(out, shard, os.environ)
     except DataError as error:
         raise UsageError(str(error)) from error
-    if part == WHOLE:
+    if part is None:
         check_target(target, force=force)
     # Unpacking the bundled digits takes a second; choices that do not fit are told before.
     source = None if digits is None else load_directory(digits)
@@ -144,5 +144,5 @@ def generate(
 
         info = write_dataset(target, spec, source, shard=part, num_workers=workers, force=force, progress=show_and_heed)
     print_result(describe_dataset(info))
-    if part != WHOLE:
+    if part is not None and part.count > 1:
         print_note(f"put all {part.count} parts together with `overlaycaps merge PART... --out FILE`")

@@ -58,7 +58,7 @@ def reproduce(
     if data.exists():
         print_note(f"{data} exists and is used as it is")
     else:
-        generate(out=data)
+        generate(out=data, shard="1/1")  # all of it, also in a job of many processes
     warned: set[str] = set()
     num_trained = 0
     for request in requests:

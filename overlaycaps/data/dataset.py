@@ -82,11 +82,13 @@ class OverlayDataset(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         """Return several samples, read together: a DataLoader asks for its batches like this."""
-        values = self._open().read_rows(
-            self.split, [index + self._num if index < 0 else index for index in indices], self._fields
-        )
-        tensors = {name: torch.from_numpy(rows) for name, rows in values.items()}
-        samples = [{name: rows[place] for name, rows in tensors.items()} for place in range(len(indices))]
+        rows = [index + self._num if index < 0 else index for index in indices]
+        for index, row in zip(indices, rows, strict=True):
+            if not 0 <= row < self._num:
+                raise IndexError(f"{self.path}: {self.split} has samples 0 to {self._num - 1}, and no {index}")
+        values = self._open().read_rows(self.split, rows, self._fields)
+        tensors = {name: torch.from_numpy(column) for name, column in values.items()}
+        samples = [{name: column[place] for name, column in tensors.items()} for place in range(len(indices))]
         return samples if self.transform is None else [self.transform(sample) for sample in samples]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,5 +98,6 @@ class OverlayDataset(Dataset[Any]):
     def _open(self) -> OverlayFile:
         # A forked process inherits the open file, but must not use it: both would move it about.
         if self._file is None or self._pid != os.getpid():
-            self._file, self._pid = open_dataset(self.path), os.getpid()
+            # Parts were checked when the dataset was made; here each is when it is first read.
+            self._file, self._pid = open_dataset(self.path, check_parts=False), os.getpid()
         return self._file

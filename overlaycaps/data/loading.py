@@ -43,7 +43,7 @@ class OverlayData:
 
 
 def load_data(path: Path, fresh_seed: int | None = None, max_memory_bytes: int = MAX_MEMORY_BYTES) -> OverlayData:
-    """Read a data file, checked: every sample against its digest, but for splits that stay in the file.
+    """Read a data file, checked: every sample against its digest, also of splits that stay in the file.
 
     Args:
         path: the file.
@@ -65,7 +65,7 @@ def load_data(path: Path, fresh_seed: int | None = None, max_memory_bytes: int =
             train = _read_split(file, "train", max_memory_bytes)
         else:
             train = FreshSplit(derive_fresh_spec(file.spec, fresh_seed), file.read_pool("train"))
-            check_overlap(train.spec, train.pool, "train")
+            _check_fresh(path, train)
         return OverlayData(
             path=path,
             digest=file.content_digest,
@@ -76,8 +76,18 @@ def load_data(path: Path, fresh_seed: int | None = None, max_memory_bytes: int =
         )
 
 
+def _check_fresh(path: Path, split: FreshSplit) -> None:
+    """Refuse a file of which no fresh overlay can be drawn: by hand, a spec can be given any bounds."""
+    try:
+        check_overlap(split.spec, split.pool, "train", least_accepted=0)
+    except DataError as error:
+        what = str(error).rpartition("; ")[0]
+        raise DataError(f"{path}: no fresh overlays can be drawn from it ({what}); leave --fresh out") from error
+
+
 def _read_split(file: OverlayFile, split: str, max_memory_bytes: int) -> Split:
     if file.num(split) * sum(row_bytes(field, file.spec) for field in SAMPLE_FIELDS) > max_memory_bytes:
+        file.verify_samples(split)
         return StoredSplit(file.path, split)
     samples = file.read_split(split)
     return MemorySplit(torch.from_numpy(samples.images), torch.from_numpy(samples.labels))

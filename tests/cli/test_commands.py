@@ -175,6 +175,18 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     assert read_tree(tmp_path) == before
 
 
+@pytest.mark.usefixtures("small_choices")
+def test_reproduce_makes_all_of_the_data_wherever_it_runs(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = cli("reproduce", "--images", "64", "--size", "tiny", "--cpu", "--seed", "1")
+    assert done.stdout.startswith("data.h5: 96 training"), done.stderr
+    assert (tmp_path / "data.h5").is_file()
+
+
 @pytest.mark.usefixtures("desk")
 def test_reproduce_leaves_another_run_alone(cli: Cli) -> None:
     assert cli("train", "--model", "cnn", "--size", "tiny", "--images", "150", "--cpu", "--lr", "0.1").exit_code == 0

@@ -50,6 +50,7 @@ def test_every_choice_reaches_the_spec(empty: Path, cli: Cli) -> None:
     ("words", "message"),
     [
         (["--count-weights", "1:1/6,2"], "--count-weights '1:1/6,2': '2' is no weight; write COUNT:WEIGHT"),
+        (["--count-weights", "1:-1e400"], "--count-weights '1:-1e400': '1:-1e400' is no weight; write COUNT:WEIGHT"),
         (["--count-weights", "5:1"], "--count-weights: 5 digits are out of range; use 1 to 4"),
         (["--count-weights", "2:1", "--single-fraction", "0.5"], "exclude each other"),
         (["--max-digits", "5"], "--max-digits 5 is out of range; use 1 to 4"),
@@ -72,7 +73,7 @@ def test_a_choice_that_does_not_fit_is_a_usage_error(words: list[str], message: 
 def test_an_overlap_that_does_not_occur_is_refused_before_anything_is_written(empty: Path, cli: Cli) -> None:
     done = cli("generate", "--out", "d.h5", *SMALL, "--overlap", "0.95:")
     assert done.exit_code == 1
-    assert "fewer than one in a hundred samples of 2 digits has such an overlap" in done.error
+    assert "none of 2,048 samples of 2 digits have such an overlap" in done.error
     assert not any(empty.iterdir())
 
 
@@ -114,6 +115,23 @@ def test_shards_are_made_in_any_order_kept_and_merged(empty: Path, cli: Cli) -> 
     trained = cli("train", "--data", "p1.h5", "--size", "tiny", "--cpu")
     assert "p1.h5: shard 1/3 of a dataset, not the whole" in trained.error
     assert cli("train", "--data", "m.h5", "--size", "tiny", "--cpu", "--images", "64", "--fresh").exit_code == 0
+
+
+def test_a_job_of_one_shard_is_a_job(empty: Path, cli: Cli) -> None:
+    assert cli("generate", "--out", "whole.h5", *SMALL).exit_code == 0
+    for said in ("p.h5: 2,100 training", "p.h5: is there already: 2,100 training"):
+        done = cli("generate", "--out", "p.h5", *SMALL, "--shard", "1/1")
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.startswith(said)
+        assert "overlaycaps merge" not in done.stderr
+    assert cli("merge", "p.h5", "--out", "m.h5").exit_code == 0
+    assert cli("merge", "p.h5", "--out", "c.h5", "--copy").exit_code == 0
+    assert Path("c.h5").read_bytes() == Path("p.h5").read_bytes() == Path("whole.h5").read_bytes()
+    with open_dataset("m.h5") as file:
+        assert [part.name for part in file.parts] == ["p.h5"]
+        file.read_split("train")
+    refused = cli("merge", "m.h5", "--out", "n.h5")
+    assert "m.h5: a whole dataset, not a part of one" in refused.error
 
 
 def test_inspect_shows_what_is_in_a_file(desk: Path, cli: Cli) -> None:

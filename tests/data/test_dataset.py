@@ -69,7 +69,7 @@ def test_fewer_fields_and_a_transform(tiny_data: Path) -> None:
 def test_indices_and_splits_that_do_not_exist_are_refused(tiny_data: Path, tmp_path: Path) -> None:
     dataset = OverlayDataset(tiny_data)
     for index in (96, -97):
-        with pytest.raises(IndexError, match="samples 0 to 95"):
+        with pytest.raises(IndexError, match=f"samples 0 to 95, and no {index}$"):
             dataset[index]
     with pytest.raises(DataError, match="no split 'dev'; choose from: train, valid, test"):
         OverlayDataset(tiny_data, "dev")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from data_gen.store.merge import merge_parts
 from data_gen.store.read import open_dataset
 from data_gen.store.write import write_dataset
 from data_gen.synthesis import synthesize
+from overlaycaps.data import loading
 from overlaycaps.data.loading import load_data
 from overlaycaps.data.splits import FreshSplit, MemorySplit, StoredSplit, derive_fresh_spec
 from tests.data_gen.sources import make_source, make_tiny_spec
@@ -65,8 +67,9 @@ def test_data_that_was_changed_is_not_trained_on(name: str, path: Path, tmp_path
     changed.write_bytes(path.read_bytes())
     with h5py.File(changed, "r+") as file:
         file[name][7, 2, 2] ^= 1
-    with pytest.raises(DataError, match=r"changed\.h5: .*stored digest.*: damaged or changed; generate"):
-        load_data(changed)
+    for max_memory_bytes in (2**30, 1000):  # in memory, and too large for it
+        with pytest.raises(DataError, match=r"changed\.h5: .*stored digest.*: damaged or changed; generate"):
+            load_data(changed, max_memory_bytes=max_memory_bytes)
 
 
 def draw(split: Any, epoch: int) -> torch.Tensor:
@@ -95,6 +98,27 @@ def test_fresh_overlays_are_drawn_as_the_spec_says_from_the_training_digits(path
     assert np.array_equal(images.numpy(), samples.images)
     assert np.array_equal(labels.numpy(), samples.labels)
     assert derive_fresh_spec(SPEC, 5).to_dict() == {**SPEC.to_dict(), "seed": fresh.spec.seed}
+
+
+def test_what_could_be_generated_can_be_drawn_fresh_with_any_seed(
+    source: DigitSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A hundredth of all draws have such an overlap, the least that `generate` takes: its own sample of draws has a
+    # little less with some seeds, and a little more with others.
+    spec = make_tiny_spec(single_fraction=0.0, overlap=(0.393, 1.0))
+    accepted = []
+    for seed in range(20):
+        try:
+            accepted.append(write_dataset(tmp_path / f"{seed}.h5", replace(spec, seed=seed), source).path)
+        except DataError as error:
+            assert "fewer than 1 % of the samples of 2 digits have such an overlap" in str(error)
+    assert 0 < len(accepted) < 20
+    for seed in range(10):
+        images, _ = load_data(accepted[0], fresh_seed=seed).train.draw(0, torch.arange(30))
+        assert len(images) == 30
+    monkeypatch.setattr(loading, "derive_fresh_spec", lambda spec, seed: replace(spec, min_overlap=0.9))
+    with pytest.raises(DataError, match=r"\d\.h5: no fresh overlays can be drawn from it \(--overlap 0\.9:1: none of"):
+        load_data(accepted[0], fresh_seed=0)
 
 
 def test_any_process_draws_its_share_of_a_batch_alone(path: Path) -> None:

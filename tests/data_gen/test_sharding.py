@@ -88,6 +88,7 @@ def test_a_launcher_says_which_shard_a_process_is() -> None:
 
 def test_what_is_typed_goes_before_what_a_launcher_says() -> None:
     launched = {"RANK": "1", "WORLD_SIZE": "4"}
-    assert choose_shard(Path("d.h5"), None, {}) == (WHOLE, Path("d.h5"))
+    assert choose_shard(Path("d.h5"), None, {}) == (None, Path("d.h5"))
+    assert choose_shard(Path("d.h5"), "1/1", launched) == (WHOLE, Path("d.h5"))
     assert choose_shard(Path("d.h5"), "3/8", launched) == (Shard(3, 8), Path("d.h5"))
     assert choose_shard(Path("d.h5"), None, launched) == (Shard(2, 4), Path("d.part-2-of-4.h5"))

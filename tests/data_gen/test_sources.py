@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import lzma
+import os
 import shutil
 from pathlib import Path
 
@@ -91,13 +92,13 @@ def test_a_bundled_file_that_is_cut_off_or_missing_is_refused(
 def test_raw_and_packed_folders_load_equal(suffix: str, tiny: DigitSource, tmp_path: Path) -> None:
     loaded = load_directory(write_folder(tmp_path / "my-digits", tiny, suffix))
     assert _same(loaded, tiny)
-    assert loaded.name == "my-digits"
+    assert loaded.name == "idx"
 
 
 @pytest.mark.parametrize(
     ("names", "source_name"),
     [
-        (tuple(name.replace("-idx", ".idx") for name in NAMES), "folder"),
+        (tuple(name.replace("-idx", ".idx") for name in NAMES), "idx"),
         (tuple(f"emnist-digits-{name.replace('t10k', 'test')}" for name in NAMES), "emnist-digits"),
     ],
 )
@@ -105,6 +106,12 @@ def test_the_usual_names_are_found(names: tuple[str, ...], source_name: str, tin
     loaded = load_directory(write_folder(tmp_path / "folder", tiny, ".gz", names))
     assert _same(loaded, tiny)
     assert loaded.name == source_name
+
+
+def test_the_folder_is_not_in_the_name_and_a_name_is_text(tiny: DigitSource, tmp_path: Path) -> None:
+    assert load_directory(write_folder(tmp_path / os.fsdecode(b"em\xf4"), tiny)).name == "idx"
+    names = tuple(f"{os.fsdecode(b'em' + bytes([0xF4]))}-{name}" for name in NAMES)
+    assert load_directory(write_folder(tmp_path / "other", tiny, names=names)).name == "em?"
 
 
 def test_qmnist_labels_are_the_first_column(tiny: DigitSource, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from data_gen.digits import DigitSource
 from data_gen.errors import DataError
 from data_gen.sharding import Shard
+from data_gen.store import read
 from data_gen.store.inspect import inspect_dataset
 from data_gen.store.merge import merge_parts
 from data_gen.store.read import open_dataset
+from data_gen.store.structure import check_structure
 from data_gen.store.write import write_dataset
 from data_gen.synthesis import SampleBlock
 from tests.data_gen.sources import make_source, make_tiny_spec
@@ -90,6 +93,40 @@ def test_shards_without_samples_are_merged_too(source: DigitSource, tmp_path: Pa
         info = merge_parts(parts, tmp_path / f"{copy}.h5", copy=copy)
         assert info.content_digest == at_once.content_digest
         assert inspect_dataset(info.path).faults == []
+
+
+def test_more_parts_than_may_be_open_are_opened_again_but_not_looked_through_again(
+    source: DigitSource, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = write_parts(tmp_path, source, 5)
+    path = merge_parts(parts, tmp_path / "d.h5").path
+    checked: list[str] = []
+
+    def note(file: Any, path: Path, *rest: Any) -> None:
+        checked.append(path.name)
+        check_structure(file, path, *rest)
+
+    monkeypatch.setattr(read, "check_structure", note)
+    monkeypatch.setattr(read, "count_open_parts", lambda: 2)
+    rows = np.random.default_rng(0).integers(0, 5000, 300).tolist()
+    with open_dataset(whole) as file:
+        expected = file.read_rows("train", rows)["images"]
+    checked.clear()
+    with open_dataset(path) as file:
+        for first in range(0, 300, 60):
+            found = file.read_rows("train", rows[first : first + 60])["images"]
+            assert np.array_equal(found, expected[first : first + 60])
+        assert sorted(checked) == ["1.h5", "2.h5", "3.h5", "4.h5", "5.h5", "d.h5"]
+        # Another file in the place of a part is not taken for the one that was checked.
+        shutil.copy(parts[0], parts[1])
+        file.read_rows("train", [0, 3000, 4900])
+        with pytest.raises(DataError, match=r"2\.h5 is not shard 2/5"):
+            file.read_rows("train", [1024])
+    checked.clear()
+    with open_dataset(path, check_parts=False) as file:
+        assert checked == ["d.h5"]
+        file.read_rows("train", [0])
+        assert checked == ["d.h5", "1.h5"]
 
 
 def test_what_does_not_belong_together_is_refused(source: DigitSource, whole: Path, tmp_path: Path) -> None:

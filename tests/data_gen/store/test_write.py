@@ -330,6 +330,29 @@ def test_left_overs_of_killed_processes_are_removed(tiny: DigitSource, tmp_path:
     assert sorted(_list(tmp_path)) == sorted([*kept, "d.h5"])
 
 
+def test_a_shard_that_is_kept_is_freed_of_left_overs_too(tiny: DigitSource, tmp_path: Path) -> None:
+    for _ in range(2):
+        info = write_dataset(tmp_path / "d.h5", make_tiny_spec(), tiny, shard=Shard(1, 2))
+        assert _list(tmp_path) == ["d.h5"]
+        (tmp_path / f".d.h5.{'9' * 18}.partial").write_text("of a job that was given twice, and killed")
+    assert info.was_there
+
+
+def test_the_slower_of_two_that_write_one_shard_keeps_what_is_there(tiny: DigitSource, tmp_path: Path) -> None:
+    def overtake(split: str, done: int, total: int) -> None:
+        other = write_dataset(tmp_path / "other.h5", make_tiny_spec(seed=seed), tiny, shard=Shard(2, 2))
+        other.path.rename(tmp_path / "d.h5")
+
+    seed = 0
+    info = write_dataset(tmp_path / "d.h5", make_tiny_spec(), tiny, shard=Shard(2, 2), progress=overtake)
+    assert info.was_there
+    assert _list(tmp_path) == ["d.h5"]
+    (tmp_path / "d.h5").unlink()
+    seed = 1
+    with pytest.raises(DataError, match=r"d\.h5 exists and is another dataset"):
+        write_dataset(tmp_path / "d.h5", make_tiny_spec(), tiny, shard=Shard(2, 2), progress=overtake)
+
+
 def test_a_partial_file_that_is_still_locked_is_kept(tiny: DigitSource, tmp_path: Path) -> None:
     # On a shared disk its writer may run on another machine, where its process number means nothing here.
     ended = subprocess.Popen([sys.executable, "-c", ""])
