@@ -86,15 +86,10 @@ def split_digits(source: DigitSource, seed: int) -> dict[str, DigitPool]:
     Raises:
         DataError: there are too few training digits for two pools with two classes each.
     """
-    stream = np.random.SeedSequence(seed, spawn_key=(_DIGIT_SPLIT_STREAM,))
-    draws = np.random.Generator(np.random.Philox(stream)).random(len(source.train.labels))
-    order = np.argsort(draws, kind="stable")
-    labels = source.train.labels[order]
-    first_other = int(np.argmax(labels != labels[0]))
-    num_valid = max(len(order) // VALID_SHARE, first_other + 1)
+    is_valid = choose_valid(source.train.labels, seed)
     pools = {
-        "train": _take(source.train, np.sort(order[num_valid:])),
-        "valid": _take(source.train, np.sort(order[:num_valid])),
+        "train": _take(source.train, np.flatnonzero(~is_valid)),
+        "valid": _take(source.train, np.flatnonzero(is_valid)),
         "test": DigitPool(source.test.images, source.test.labels, np.arange(len(source.test.labels), dtype=np.int32)),
     }
     for split in SPLITS:
@@ -104,6 +99,16 @@ def split_digits(source: DigitSource, seed: int) -> dict[str, DigitPool]:
                 "classes; use a source with more digits of each class"
             )
     return pools
+
+
+def choose_valid(labels: NDArray[np.uint8], seed: int) -> NDArray[np.bool_]:
+    """Return which of a source's training digits, with `labels` (M,), are those of the valid pool, bool (M,)."""
+    stream = np.random.SeedSequence(seed, spawn_key=(_DIGIT_SPLIT_STREAM,))
+    order = np.argsort(np.random.Generator(np.random.Philox(stream)).random(len(labels)), kind="stable")
+    first_other = int(np.argmax(labels[order] != labels[order[0]]))
+    is_valid = np.zeros(len(labels), bool)
+    is_valid[order[: max(len(order) // VALID_SHARE, first_other + 1)]] = True
+    return is_valid
 
 
 def _take(digits: DigitSet, rows: NDArray[np.int64]) -> DigitPool:

@@ -12,6 +12,7 @@ from data_gen.synthesis import BLOCK_SIZE
 
 FORMAT_NAME = "overlaycaps.overlay"
 FORMAT_VERSION = 2
+FORMAT_VERSION_DTYPE = "<i8"
 
 PARTS_ATTRIBUTE = "parts"
 """Root attribute of a file that refers to parts."""

@@ -47,6 +47,12 @@ def create_group(file: Any, name: str) -> Any:
     return node
 
 
+def write_text(file: Any, name: str, text: str) -> None:
+    """Write a root attribute of fixed length: texts of variable length lie in a heap that has no checksum."""
+    encoded = text.encode()
+    file.attrs.create(name, np.bytes_(encoded), dtype=h5py.string_dtype("utf-8", max(1, len(encoded))))
+
+
 class Column:
     """One dataset that is filled from the front."""
 

@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import h5py
 import numpy as np
 
 from data_gen.errors import DataError, show_value
 from data_gen.sharding import MAX_SHARDS, WHOLE, Shard
 from data_gen.spec import OverlaySpec
 from data_gen.store.faults import AGAIN, HDF5_ERRORS, Fault, first_line
-from data_gen.store.format import FORMAT_NAME, FORMAT_VERSION, PARTS_ATTRIBUTE
+from data_gen.store.format import FORMAT_NAME, FORMAT_VERSION, FORMAT_VERSION_DTYPE, PARTS_ATTRIBUTE
 
-_MAX_PARTS_CHARS = 20_000_000
-_MAX_VALUE_BYTES = 2**16
+MAX_SOURCE_NAME_CHARS = 255
+
+_MAX_PARTS_BYTES = 20_000_000
+_MAX_TEXT_BYTES = 2**16
+_MAX_NAME_BYTES = 2**8
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class Header:
     parts: tuple[str, ...]
 
 
+class ForeignError(Exception):
+    """The file is not of this format, or of another version of it."""
+
+
 class _Refusal(Exception):
     """Carries a fault to where faults are collected."""
 
@@ -47,70 +55,110 @@ class _Refusal(Exception):
 
 
 def read_header(file: Any, faults: list[Fault]) -> Header | None:
-    """Return the root attributes of an open file, or None and add to `faults` what is wrong with them."""
+    """Return the root attributes of an open file, and add to `faults` what is wrong with them.
+
+    A wrong digest or name is left empty; without a spec, a shard or a list of parts that can be read, None is returned.
+
+    Raises:
+        ForeignError: the file has another format, or another version of it.
+    """
     try:
         _check_format(file)
     except _Refusal as refusal:
-        faults.append(refusal.fault)
-        return None
+        raise ForeignError(str(refusal.fault)) from refusal
     values: dict[str, Any] = {}
     for attribute, read in _READERS.items():
         try:
             values[attribute] = read(file, attribute)
         except _Refusal as refusal:
             faults.append(refusal.fault)
-    if not faults and values[PARTS_ATTRIBUTE] and values["shard"] != WHOLE:
+    if any(name not in values for name in ("spec", "shard", PARTS_ATTRIBUTE)):
+        return None
+    if values[PARTS_ATTRIBUTE] and values["shard"] != WHOLE:
         faults.append(Fault("refers to parts and is a part itself"))
-    if faults:
         return None
     return Header(
         spec=values["spec"],
-        spec_json=_read_attribute(file, "spec", str),
-        digit_source_name=values["digit_source"],
-        digit_source_digest=values["digit_source_digest"],
+        spec_json=_read_text(file, "spec"),
+        digit_source_name=values.get("digit_source", ""),
+        digit_source_digest=values.get("digit_source_digest", ""),
         shard=values["shard"],
-        content_digest=values["content_digest"],
+        content_digest=values.get("content_digest", ""),
         parts=values[PARTS_ATTRIBUTE],
     )
 
 
 def _check_format(file: Any) -> None:
     """Refuse other programs' files, and other versions than the one that is read."""
+    foreign = _Refusal("an HDF5 file, but not one that `overlaycaps generate` wrote", "give one it wrote")
     try:
-        name = _read_attribute(file, "format", str)
-    except _Refusal:
-        name = None
-    if name != FORMAT_NAME:
-        raise _Refusal("an HDF5 file, but not one that `overlaycaps generate` wrote", "give one it wrote")
-    version = _read_attribute(file, "format_version", np.integer)
+        # Version 1 had a text of variable length here, which is not read.
+        kind = _open_attribute(file, "format", _MAX_NAME_BYTES).get_type()
+        is_first = kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
+        is_known = is_first or _read_text(file, "format", _MAX_NAME_BYTES) == FORMAT_NAME
+    except (_Refusal, *HDF5_ERRORS):
+        is_first = is_known = False
+    if not is_known:
+        raise foreign
+    version = _read_version(file)
     if version > FORMAT_VERSION:
         known = f"has format version {version}, this program reads {FORMAT_VERSION}"
         raise _Refusal(known, "upgrade overlaycaps")
     if version < FORMAT_VERSION:
         known = f"has format version {version}, which this program no longer reads"
         raise _Refusal(known, f"{AGAIN}: the same options give the same images")
+    if is_first:
+        raise foreign
 
 
-def _read_attribute(file: Any, name: str, kind: type) -> Any:
-    """Return a scalar attribute of a type; nothing of another size is ever read."""
+def _open_attribute(file: Any, name: str, max_bytes: int) -> Any:
+    """Return a scalar attribute, unread; nothing of another size is ever read."""
     try:
         is_there = name in file.attrs
         attribute: Any = file.attrs.get_id(name) if is_there else None
-        is_single = is_there and attribute.shape == () and attribute.dtype.itemsize <= _MAX_VALUE_BYTES
-        value = file.attrs[name] if is_single else None
+        is_single = is_there and attribute.shape == () and attribute.get_type().get_size() <= max_bytes
     except HDF5_ERRORS as error:
         raise _Refusal(f"the attribute {name} is damaged ({first_line(error)})") from error
     if not is_there:
         raise _Refusal(f"the attribute {name} is missing")
     if not is_single:
-        raise _Refusal(f"the attribute {name} is not a single value")
-    if not isinstance(value, kind):
-        raise _Refusal(f"the attribute {name} has the wrong type ({type(value).__name__})")
-    return value
+        raise _Refusal(f"the attribute {name} is not a single value of at most {max_bytes:,} bytes")
+    return attribute
 
 
-def _read_text(file: Any, name: str) -> str:
-    return str(_read_attribute(file, name, str))
+def _read_version(file: Any) -> int:
+    attribute = _open_attribute(file, "format_version", 8)
+    if not attribute.get_type().equal(h5py.h5t.py_create(np.dtype(FORMAT_VERSION_DTYPE))):
+        raise _Refusal("the attribute format_version is not an integer of 64 bits, little-endian")
+    try:
+        return int(file.attrs["format_version"])
+    except HDF5_ERRORS as error:
+        raise _Refusal(f"the attribute format_version is damaged ({first_line(error)})") from error
+
+
+def _read_text(file: Any, name: str, max_bytes: int = _MAX_TEXT_BYTES) -> str:
+    attribute = _open_attribute(file, name, max_bytes)
+    try:
+        kind = attribute.get_type()
+        # Of variable length, it would be looked up in a heap, where HDF5 can be led astray; it is not even tried.
+        is_text = kind.get_class() == h5py.h5t.STRING and not kind.is_variable_str()
+        if not is_text or kind.get_cset() != h5py.h5t.CSET_UTF8:
+            raise _Refusal(f"the attribute {name} is not a text of fixed length in UTF-8")
+        return bytes(file.attrs[name]).decode()
+    except UnicodeError as error:
+        raise _Refusal(f"the attribute {name} is not UTF-8") from error
+    except HDF5_ERRORS as error:
+        raise _Refusal(f"the attribute {name} is damaged ({first_line(error)})") from error
+
+
+def _read_name(file: Any, name: str) -> str:
+    text = _read_text(file, name)
+    if not 1 <= len(text) <= MAX_SOURCE_NAME_CHARS or not text.isprintable():
+        raise _Refusal(
+            f"the attribute {name} is {show_value(text)}, not a name of 1 to {MAX_SOURCE_NAME_CHARS} printable "
+            "characters"
+        )
+    return text
 
 
 def _read_digest(file: Any, name: str) -> str:
@@ -130,9 +178,12 @@ def _read_spec(file: Any, name: str) -> OverlaySpec:
 def _read_shard(file: Any, name: str) -> Shard:
     text = _read_text(file, name)
     try:
-        return Shard.parse(text)
+        shard = Shard.parse(text)
     except DataError:
         raise _Refusal(f"the attribute shard is {show_value(text)}, no part of a dataset") from None
+    if str(shard) != text:
+        raise _Refusal(f"the attribute shard is {show_value(text)} and not {shard}")
+    return shard
 
 
 def _read_parts(file: Any, name: str) -> tuple[str, ...]:
@@ -142,9 +193,9 @@ def _read_parts(file: Any, name: str) -> tuple[str, ...]:
             return ()
     except HDF5_ERRORS as error:
         raise _Refusal(f"the attributes are damaged ({first_line(error)})") from error
-    text = _read_text(file, name)
+    text = _read_text(file, name, _MAX_PARTS_BYTES)
     try:
-        parts = json.loads(text) if len(text) <= _MAX_PARTS_CHARS else None
+        parts = json.loads(text)
     except (ValueError, RecursionError):
         parts = None
     if not isinstance(parts, list) or not 1 <= len(parts) <= MAX_SHARDS:
@@ -160,7 +211,7 @@ def _read_parts(file: Any, name: str) -> tuple[str, ...]:
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "spec": _read_spec,
-    "digit_source": _read_text,
+    "digit_source": _read_name,
     "digit_source_digest": _read_digest,
     "shard": _read_shard,
     "content_digest": _read_digest,
@@ -168,10 +219,15 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
+def is_allowed(char: str) -> bool:
+    """Say whether the name of a part may have a character: one that no system takes for something else."""
+    return char.isprintable() and char not in "\\:"
+
+
 def is_inside(part: str) -> bool:
     """Say whether a path in POSIX form is relative and stays below where it starts."""
     path = PurePosixPath(part)
-    is_plain = part.isprintable() and "\\" not in part and ":" not in part and part == str(path)
+    is_plain = all(map(is_allowed, part)) and part == str(path)
     return is_plain and not path.is_absolute() and ".." not in path.parts and part not in ("", ".")
 
 

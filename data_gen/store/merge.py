@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_gen.digits import DigitPool
-from data_gen.errors import DataError
+from data_gen.errors import DataError, show_value
 from data_gen.sharding import WHOLE, Shard
 from data_gen.spec import SPLITS, OverlaySpec
 from data_gen.store.digests import combine_digests, hash_pool
 from data_gen.store.format import BLOCK_DIGEST, PARTS_ATTRIBUTE, SAMPLE_FIELDS, Field, count_blocks, count_bytes
-from data_gen.store.hdf5 import Column, create_file, create_group
-from data_gen.store.header import is_inside
+from data_gen.store.hdf5 import Column, create_file, create_group, write_text
+from data_gen.store.header import is_allowed, is_inside
+from data_gen.store.mappings import list_virtual_sources
 from data_gen.store.read import open_dataset
 from data_gen.store.replace import check_target, replacing
-from data_gen.store.structure import list_virtual_sources
 from data_gen.store.write import (
     Block,
     Contents,
@@ -187,6 +187,12 @@ def _relate(part: Path, target: Path) -> str:
         name = part.resolve().relative_to(folder).as_posix()
     except ValueError:
         name = ""
+    foreign = next((char for char in name if not is_allowed(char)), None)
+    if foreign is not None:
+        raise DataError(
+            f"{show_value(str(part))}: its name has the character {foreign!r}, which a file cannot refer to on every "
+            "system; rename it, or use --copy"
+        )
     if not is_inside(name):
         raise DataError(
             f"{part}: not in the folder of {target}, or below it, where a file finds its parts again; write {target} "
@@ -217,7 +223,7 @@ def _write_referring(
             Column(group, BLOCK_DIGEST, spec, num_blocks).append(block_digests[split])
         write_pools(file, spec, pools)
         write_attributes(file, spec, WHOLE, first.digit_source_name, first.digit_source_digest, content_digest)
-        file.attrs[PARTS_ATTRIBUTE] = json.dumps(list(names))
+        write_text(file, PARTS_ATTRIBUTE, json.dumps(list(names)))
 
 
 def _create_virtual(group: Any, spec: OverlaySpec, names: Sequence[str], split: str, field: Field) -> None:

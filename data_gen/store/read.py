@@ -21,15 +21,12 @@ from data_gen.store.digests import combine_digests, hash_pool, hash_samples
 from data_gen.store.faults import HDF5_ERRORS, Fault, first_line
 from data_gen.store.format import BLOCK_DIGEST, POOL_FIELDS, SAMPLE_FIELDS, count_rows, pool_group
 from data_gen.store.hdf5 import open_hdf5
-from data_gen.store.header import Header, locate_part, read_header
+from data_gen.store.header import ForeignError, Header, locate_part, read_header
 from data_gen.store.structure import check_structure
 from data_gen.store.values import check_pool_values, check_sample_values
 from data_gen.synthesis import BLOCK_SIZE, SampleBlock, join_blocks
 
 SAMPLE_NAMES = tuple(field.name for field in SAMPLE_FIELDS)
-
-PARTS = "parts"
-"""Where a fault is that a part has."""
 
 _LEAST_OPEN_PARTS = 64
 _OPEN_SHARE = 4
@@ -103,7 +100,7 @@ class OverlayFile:
             self.parts = tuple(self.path.parent / part for part in header.parts)
             if check_parts:
                 for number in range(len(header.parts)):
-                    self._check_part(number, faults)
+                    self._get_part(number)
         except BaseException as error:
             self.close()
             if isinstance(error, HDF5_ERRORS) and not isinstance(error, DataError):
@@ -113,9 +110,13 @@ class OverlayFile:
 
     def _check(self, collected: list[Fault] | None) -> Header:
         faults: list[Fault] = []
-        header = read_header(self._file, faults)
+        try:
+            header = read_header(self._file, faults)
+        except ForeignError as error:
+            raise DataError(f"{self.path}: {error}") from error
         if header is None:
             if collected is not None:
+                check_structure(self._file, self.path, None, faults)
                 collected += faults[1:]
             raise DataError(f"{self.path}: {faults[0]}")
         if self._is_part and header.parts:  # perhaps to itself
@@ -199,16 +200,23 @@ class OverlayFile:
                 values[name][place] = file._read(f"{split}/{name}", low, low + 1)[0]
         return values
 
-    def read_pool(self, split: str) -> DigitPool:
+    def read_pool(self, split: str, faults: list[Fault] | None = None) -> DigitPool:
         """Return the digits that `split` draws from, in memory; fresh samples can be synthesized from them.
+
+        Args:
+            split: of the dataset.
+            faults: impossible values are added there, and not refused.
 
         Raises:
             DataError: as for `read_split`.
         """
         pool = self._read_pool(split)
-        faults: list[Fault] = []
-        check_pool_values(pool, self.spec, pool_group(split), faults)
-        self._refuse(faults)
+        found: list[Fault] = []
+        check_pool_values(pool, self.spec, pool_group(split), found)
+        if faults is None:
+            self._refuse(found)
+        else:
+            faults += found
         return pool
 
     def read_block_digests(self, split: str, start: int = 0, stop: int | None = None) -> NDArray[np.uint8]:
@@ -287,24 +295,19 @@ class OverlayFile:
                 file = self if piece.part is None else self._get_part(piece.part)
                 yield file, low - piece.start, high - piece.start
 
-    def _check_part(self, number: int, collected: list[Fault] | None) -> None:
-        try:
-            self._get_part(number)
-        except DataError as error:
-            if collected is None:
-                raise
-            what, _, remedy = str(error).removeprefix(f"{self.path}: ").rpartition("; ")
-            collected.append(Fault(what, remedy, where=PARTS))
+    def open_part(self, number: int, faults: list[Fault] | None = None, *, check_structure: bool = True) -> OverlayFile:
+        """Open one of the parts, counted from 0; who asks for it closes it.
 
-    def _get_part(self, number: int) -> OverlayFile:
-        if number in self._open_parts:
-            self._open_parts.move_to_end(number)
-            return self._open_parts[number]
+        Args:
+            number: of the part.
+            faults: what is wrong inside is added there, as on opening a file.
+            check_structure: as on opening a file.
+
+        Raises:
+            DataError: it is not there, cannot be opened, or is not the part that belongs there.
+        """
         path = locate_part(self.path, self._header.parts[number])
-        identity = _identify(path)
-        # Opened for every batch, a part need not be looked through each time.
-        is_known = self._checked_parts.get(number) == identity
-        part = OverlayFile(path, is_part=True, check_structure=not is_known)
+        part = OverlayFile(path, faults, is_part=True, check_structure=check_structure)
         wanted = Shard(number + 1, len(self.parts))
         header = part._header
         same = (header.spec_json, header.digit_source_digest, header.shard, header.parts)
@@ -314,6 +317,16 @@ class OverlayFile:
                 f"{self.path}: its part {part.path} is not shard {wanted} of the same dataset; put the right file "
                 "there, or merge the parts again"
             )
+        return part
+
+    def _get_part(self, number: int) -> OverlayFile:
+        if number in self._open_parts:
+            self._open_parts.move_to_end(number)
+            return self._open_parts[number]
+        identity = _identify(locate_part(self.path, self._header.parts[number]))
+        # Opened for every batch, a part need not be looked through each time.
+        is_known = self._checked_parts.get(number) == identity
+        part = self.open_part(number, check_structure=not is_known)
         self._open_parts[number] = part
         self._checked_parts[number] = identity
         if len(self._open_parts) > count_open_parts():

@@ -7,14 +7,12 @@ is allocated that the file does not really hold.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from data_gen.sharding import Shard
 from data_gen.spec import SPLITS, OverlaySpec
 from data_gen.store.faults import HDF5_ERRORS, Fault, first_line
 from data_gen.store.format import (
@@ -33,28 +31,33 @@ from data_gen.store.format import (
 from data_gen.store.header import Header
 
 
-def check_structure(file: Any, path: Path, header: Header, faults: list[Fault]) -> None:
+def check_structure(file: Any, path: Path, header: Header | None, faults: list[Fault]) -> None:
     """Check that every dataset is there, inside the file, with the type, shape and size that the spec implies.
 
-    Adds to `faults` what is not so, each naming its dataset.
+    Virtual datasets are not opened here, but by `mappings`: what they refer to lies in a heap without checksums.
+
+    Args:
+        file: the open file.
+        path: of the file.
+        header: of the file; None if it cannot be read, and then shapes are not checked.
+        faults: what is wrong is added there, each naming its dataset.
     """
-    spec = header.spec
+    spec = None if header is None else header.spec
+    holds_samples = header is not None and not header.parts
     total_bytes = 0
     for split in SPLITS:
-        num_samples = count_rows(spec, split, header.shard)
+        num_samples = None if header is None else count_rows(header.spec, split, header.shard)
         for field in SAMPLE_FIELDS:
             name = f"{split}/{field.name}"
-            if header.parts:
-                _check_virtual(file, name, field, header, split, faults)
-            else:
+            if holds_samples:
                 total_bytes += _check_plain(file, name, field, spec, num_samples, faults)
-        name = f"{split}/{BLOCK_DIGEST.name}"
-        total_bytes += _check_plain(file, name, BLOCK_DIGEST, spec, count_blocks(num_samples), faults)
+            else:
+                find_dataset(file, name, faults)
+        num_blocks = None if num_samples is None else count_blocks(num_samples)
+        total_bytes += _check_plain(file, f"{split}/{BLOCK_DIGEST.name}", BLOCK_DIGEST, spec, num_blocks, faults)
     for split in SPLITS:
         group = pool_group(split)
-        # The first dataset of a pool says how many digits the pool has.
-        first = _get_dataset(file, f"{group}/{POOL_FIELDS[0].name}", [])
-        num_digits = first.shape[0] if first is not None and _is_plain(first) and first.shape else None
+        num_digits = _count_digits(file, group)
         for field in POOL_FIELDS:
             total_bytes += _check_plain(file, f"{group}/{field.name}", field, spec, num_digits, faults)
         if num_digits is not None and num_digits < MIN_POOL_DIGITS:
@@ -63,29 +66,55 @@ def check_structure(file: Any, path: Path, header: Header, faults: list[Fault]) 
         faults.append(Fault(f"its datasets claim {total_bytes:,} bytes, more than the whole file"))
 
 
+def _count_digits(file: Any, group: str) -> int | None:
+    """Return how many digits a pool has, as the first of its datasets says; None if that one is not as it should be."""
+    try:
+        first = _open_dataset(file, f"{group}/{POOL_FIELDS[0].name}", [])
+        is_usable = first is not None and _is_plain(first) and first.shape is not None and len(first.shape) == 3
+        return int(first.shape[0]) if is_usable else None
+    except HDF5_ERRORS:
+        return None
+
+
 def _check_plain(
-    file: Any, name: str, field: Field, spec: OverlaySpec, num_rows: int | None, faults: list[Fault]
+    file: Any, name: str, field: Field, spec: OverlaySpec | None, num_rows: int | None, faults: list[Fault]
 ) -> int:
     """Check a dataset whose values are in the file, and return how many bytes it claims to have."""
-    dataset = _get_dataset(file, name, faults)
-    if dataset is None:
-        return 0
     try:
+        dataset = _open_dataset(file, name, faults)
+        if dataset is None:
+            return 0
         if not _is_plain(dataset):
             faults.append(Fault(f"the values of dataset {name} are in another file, not read from", where=name))
             return 0
-        if dataset.dtype != np.dtype(field.dtype):
-            faults.append(Fault(f"dataset {name} has type {dataset.dtype}, not {field.dtype[1:]}", where=name))
-            return 0
-        expected = (num_rows, *field.row_shape(spec))
-        if num_rows is not None and dataset.shape != expected:
-            faults.append(Fault(f"dataset {name} has shape {dataset.shape}, not {expected}", where=name))
-            return 0
-        faults.extend(Fault(what, where=name) for what in _list_storage_faults(dataset, name, row_bytes(field, spec)))
-        return int(dataset.nbytes)
+        found = _list_type_and_shape_faults(dataset, name, field, spec, num_rows)
+        if not found and spec is not None:
+            found = _list_storage_faults(dataset, name, row_bytes(field, spec))
+        faults.extend(Fault(what, where=name) for what in found)
+        return int(dataset.size or 0) * int(dataset.dtype.itemsize)
     except HDF5_ERRORS as error:
         faults.append(Fault(f"dataset {name} is damaged ({first_line(error)})", where=name))
         return 0
+
+
+def _list_type_and_shape_faults(
+    dataset: Any, name: str, field: Field, spec: OverlaySpec | None, num_rows: int | None
+) -> list[str]:
+    faults = []
+    kind = dataset.id.get_type()
+    # Compared as HDF5 has it: to NumPy, bit fields and other things are integers as well.
+    if not kind.equal(h5py.h5t.py_create(np.dtype(field.dtype))):
+        found = "of another class" if dataset.dtype == np.dtype(field.dtype) else str(dataset.dtype)
+        faults.append(f"dataset {name} has type {found}, not {field.dtype[1:]}")
+    if spec is not None:
+        row_shape = field.row_shape(spec)
+        expected = ("any" if num_rows is None else num_rows, *row_shape)
+        shape = dataset.shape  # None for one that is made to have no values
+        is_right = shape is not None and len(shape) == len(expected) and shape[1:] == row_shape
+        if not is_right or (num_rows is not None and shape[0] != num_rows):
+            shown = "(" + ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "") + ")"
+            faults.append(f"dataset {name} has shape {dataset.shape}, not {shown}")
+    return faults
 
 
 def _is_plain(dataset: Any) -> bool:
@@ -95,79 +124,40 @@ def _is_plain(dataset: Any) -> bool:
 
 
 def _list_storage_faults(dataset: Any, name: str, bytes_per_row: int) -> list[str]:
-    if dataset.id.get_create_plist().get_nfilters():
-        return [f"dataset {name} is compressed or filtered, not plain"]
     faults = []
-    if dataset.chunks is not None:
+    properties = dataset.id.get_create_plist()
+    if properties.get_nfilters():
+        return [f"dataset {name} is compressed or filtered, not plain"]
+    is_large = dataset.shape[0] * bytes_per_row >= MIN_CHUNK_BYTES
+    if is_large and dataset.chunks is None:
+        faults.append(f"dataset {name} has no chunks")
+    elif not is_large and properties.get_layout() != h5py.h5d.CONTIGUOUS:
+        faults.append(f"dataset {name} is smaller than {MIN_CHUNK_BYTES:,} bytes and not contiguous")
+    elif dataset.chunks is not None:
         chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
         if dataset.chunks[1:] != dataset.shape[1:]:
             faults.append(f"dataset {name} has chunks that are not whole rows")
         if not MIN_CHUNK_BYTES <= chunk_bytes <= MAX_CHUNK_BYTES:
             bounds = f"{MIN_CHUNK_BYTES:,} to {MAX_CHUNK_BYTES:,}"
             faults.append(f"dataset {name} has chunks of {chunk_bytes:,} bytes, not of {bounds}")
-    elif dataset.shape[0] * bytes_per_row >= MIN_CHUNK_BYTES:
-        faults.append(f"dataset {name} has no chunks")
     stored_bytes = dataset.id.get_storage_size()
     if stored_bytes < dataset.nbytes:
         faults.append(f"dataset {name} holds {stored_bytes:,} of {dataset.nbytes:,} bytes")
     return faults
 
 
-def _check_virtual(file: Any, name: str, field: Field, header: Header, split: str, faults: list[Fault]) -> None:
-    """Check that a virtual dataset is just what the list of parts implies. Its values are never read through it."""
-    dataset = _get_dataset(file, name, faults)
-    if dataset is None:
-        return
-    try:
-        if not dataset.is_virtual:
-            faults.append(Fault(f"dataset {name} is not virtual, though the file refers to parts", where=name))
-            return
-        properties = dataset.id.get_create_plist()
-        found = [
-            (properties.get_virtual_filename(i), properties.get_virtual_dsetname(i), _get_bounds(properties, i))
-            for i in range(properties.get_virtual_count())
-        ]
-        if found != list_virtual_sources(header.spec, header.parts, split, field):
-            what = f"dataset {name} does not refer to the parts in their order"
-            faults.append(Fault(what, "merge the parts again", where=name))
-        elif dataset.dtype != np.dtype(field.dtype):
-            faults.append(Fault(f"dataset {name} has type {dataset.dtype}, not {field.dtype[1:]}", where=name))
-        elif dataset.shape != (expected := (header.spec.num_samples(split), *field.row_shape(header.spec))):
-            faults.append(Fault(f"dataset {name} has shape {dataset.shape}, not {expected}", where=name))
-    except HDF5_ERRORS as error:
-        faults.append(Fault(f"dataset {name} is damaged ({first_line(error)})", where=name))
+def find_dataset(file: Any, name: str, faults: list[Fault]) -> Any:
+    """Return the group that has a dataset, which is not opened, or None and add to `faults` why there is none.
 
-
-Bounds = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def list_virtual_sources(
-    spec: OverlaySpec, parts: Sequence[str], split: str, field: Field
-) -> list[tuple[str, str, Bounds]]:
-    """Return, for each part with samples of the split, its file, its dataset, and the first and last element there."""
-    sources = []
-    shape = field.row_shape(spec)
-    for number, part in enumerate(parts, start=1):
-        start, stop = Shard(number, len(parts)).cut(spec.num_samples(split))
-        if stop > start:
-            bounds = ((start, *[0] * len(shape)), (stop - 1, *(size - 1 for size in shape)))
-            sources.append((part, f"/{split}/{field.name}", bounds))
-    return sources
-
-
-def _get_bounds(properties: Any, index: int) -> Bounds:
-    low, high = properties.get_virtual_vspace(index).get_select_bounds()
-    return tuple(map(int, low)), tuple(map(int, high))
-
-
-def _get_dataset(file: Any, name: str, faults: list[Fault]) -> Any:
-    """Return a dataset by hard links alone: a link out of the file could name any file of the reader's."""
+    Goes by hard links alone: a link out of the file could name any file of the reader's.
+    """
     node = file
     parts = name.split("/")
     try:
         for depth, part in enumerate(parts, start=1):
             where = "/".join(parts[:depth])
-            what = "dataset" if depth == len(parts) else "group"
+            is_last = depth == len(parts)
+            what = "dataset" if is_last else "group"
             link = node.get(part, getlink=True)
             if link is None:
                 faults.append(Fault(f"{what} {where} is missing", where=name))
@@ -176,11 +166,23 @@ def _get_dataset(file: Any, name: str, faults: list[Fault]) -> Any:
                 reason = f"{what} {where} is a link to elsewhere, which is not followed"
                 faults.append(Fault(reason, where=name))
                 return None
+            if is_last:
+                return node
             node = node[part]
-            if not isinstance(node, h5py.Dataset if what == "dataset" else h5py.Group):
-                faults.append(Fault(f"{where} is not a {what}", where=name))
+            if not isinstance(node, h5py.Group):
+                faults.append(Fault(f"{where} is not a group", where=name))
                 return None
     except HDF5_ERRORS as error:
         faults.append(Fault(f"dataset {name} is damaged ({first_line(error)})", where=name))
+    return None
+
+
+def _open_dataset(file: Any, name: str, faults: list[Fault]) -> Any:
+    group = find_dataset(file, name, faults)
+    if group is None:
         return None
-    return node
+    dataset = group[name.rpartition("/")[2]]
+    if not isinstance(dataset, h5py.Dataset):
+        faults.append(Fault(f"{name} is not a dataset", where=name))
+        return None
+    return dataset

@@ -23,6 +23,7 @@ from data_gen.store.format import (
     DIGEST_BYTES,
     FORMAT_NAME,
     FORMAT_VERSION,
+    FORMAT_VERSION_DTYPE,
     POOL_FIELDS,
     SAMPLE_FIELDS,
     count_blocks,
@@ -30,7 +31,7 @@ from data_gen.store.format import (
     count_rows,
     pool_group,
 )
-from data_gen.store.hdf5 import Column, create_file, create_group
+from data_gen.store.hdf5 import Column, create_file, create_group, write_text
 from data_gen.store.read import open_dataset
 from data_gen.store.replace import check_target, remove_stale, replacing, reserve_space
 from data_gen.synthesis import BLOCK_SIZE, SampleBlock, check_overlap, check_pool, synthesize
@@ -169,13 +170,13 @@ def write_attributes(
     file: Any, spec: OverlaySpec, shard: Shard, source_name: str, source_digest: str, content_digest: str
 ) -> None:
     """Write the root attributes that every file has."""
-    file.attrs["format"] = FORMAT_NAME
-    file.attrs["format_version"] = FORMAT_VERSION
-    file.attrs["spec"] = spec.to_json()
-    file.attrs["digit_source"] = source_name
-    file.attrs["digit_source_digest"] = source_digest
-    file.attrs["shard"] = str(shard)
-    file.attrs["content_digest"] = content_digest
+    write_text(file, "format", FORMAT_NAME)
+    file.attrs["format_version"] = np.array(FORMAT_VERSION, FORMAT_VERSION_DTYPE)
+    write_text(file, "spec", spec.to_json())
+    write_text(file, "digit_source", source_name)
+    write_text(file, "digit_source_digest", source_digest)
+    write_text(file, "shard", str(shard))
+    write_text(file, "content_digest", content_digest)
 
 
 def _make_block(spec: OverlaySpec, pools: Mapping[str, DigitPool], task: tuple[str, int, int]) -> Block:

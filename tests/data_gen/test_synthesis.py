@@ -158,8 +158,8 @@ def test_overlaps_that_hardly_occur_are_refused_with_those_that_do(tiny: DigitSo
         with pytest.raises(DataError) as caught:
             check_overlap(spec, pool, "train")
         assert re.match(
-            r"--overlap .*: (none of 2,048|fewer than 1 % of the) samples of 2 digits have such an overlap \(98 % have 0\.\d+ to "
-            r"0\.\d+, half have less than 0\.\d+\); widen it, or change --max-shift or --canvas",
+            r"--overlap .*: (none of 2,048|fewer than 1 % of the) samples of 2 digits have such an overlap "
+            r"\(98 % have 0\.\d+ to 0\.\d+, half have less than 0\.\d+\); widen it, or change --max-shift or --canvas",
             str(caught.value),
         )
 

@@ -13,6 +13,7 @@ import pytest
 
 from data_gen.errors import DataError
 from data_gen.sharding import Shard
+from data_gen.store.hdf5 import write_text
 from data_gen.store.inspect import inspect_dataset
 from data_gen.store.merge import merge_parts
 from data_gen.store.read import open_dataset
@@ -118,7 +119,7 @@ def test_virtual_datasets_of_other_files_are_not_read(
 )
 def test_parts_outside_the_folder_are_not_followed(part: object, referring: Path) -> None:
     with h5py.File(referring, "r+") as file:
-        file.attrs["parts"] = json.dumps([part, "2.h5"])
+        write_text(file, "parts", json.dumps([part, "2.h5"]))
     assert "is not in the file's own folder, and is not followed; merge the parts again" in refuse(referring)
 
 
@@ -127,7 +128,7 @@ def test_parts_outside_the_folder_are_not_followed(part: object, referring: Path
 )
 def test_lists_of_parts_that_are_none_are_refused(text: str, referring: Path) -> None:
     with h5py.File(referring, "r+") as file:
-        file.attrs["parts"] = text
+        write_text(file, "parts", text)
     assert refuse(referring).startswith("the attribute parts ")
 
 
@@ -138,15 +139,37 @@ def test_a_part_through_a_link_out_of_the_folder_is_not_followed(referring: Path
 
 
 def test_virtual_datasets_must_be_what_the_parts_say(referring: Path) -> None:
-    def swap(file: Any) -> None:
-        layout = h5py.VirtualLayout((3000, 10), "u1")
-        layout[:] = h5py.VirtualSource("2.h5", "train/labels", (3000, 10))
-        file.create_virtual_dataset("train/labels", layout)
+    def refer(*rows: tuple[slice, str, slice]) -> Callable[[Any], object]:
+        def make(file: Any) -> None:
+            layout = h5py.VirtualLayout((3000, 10), "u1")
+            for mine, name, others in rows:
+                layout[mine] = h5py.VirtualSource(name, "/train/labels", (others.stop, 10))[others]
+            file.create_virtual_dataset("train/labels", layout)
 
-    replace(referring, "train/labels", swap)
-    assert refuse(referring).startswith("dataset train/labels does not refer to the parts in their order")
+        return make
+
+    wrong = "dataset train/labels does not refer to the parts in their order, to all of each; merge the parts again"
+    sizes = 1024, 1976
+    first, second = (slice(0, 1024), "1.h5", slice(0, 1024)), (slice(1024, 3000), "2.h5", slice(0, 1976))
+    replace(referring, "train/labels", refer(first, second))
+    assert inspect_dataset(referring).faults == []
+    for rows in (
+        [(slice(0, 1976), "2.h5", slice(0, 1976))],
+        [first],
+        [second, first],
+        [first, (slice(1024, 3000, 25), "2.h5", slice(0, 80))],  # has the bounds of the part, and leaves out rows
+        [first, (slice(1024, 3000), "2.h5", slice(1, 1977))],
+        [first, (slice(1024, 3000), "../2.h5", slice(0, 1976))],
+    ):
+        replace(referring, "train/labels", refer(*rows))
+        assert inspect_dataset(referring).faults == [wrong], rows
+        # Only other programs look at it; this one reads the parts by itself.
+        with open_dataset(referring) as file:
+            assert file.num("train") == sum(sizes)
     replace(referring, "train/labels", lambda file: file.create_dataset("train/labels", (3000, 10), "u1"))
-    assert refuse(referring).startswith("dataset train/labels is not virtual, though the file refers to parts")
+    assert inspect_dataset(referring).faults == [
+        "dataset train/labels is not virtual, though the file refers to parts; merge the parts again"
+    ]
 
 
 def test_a_part_that_refers_to_parts_is_refused(referring: Path) -> None:
@@ -160,7 +183,7 @@ def test_a_part_that_refers_to_parts_is_refused(referring: Path) -> None:
 def test_sizes_are_not_believed(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         spec = json.loads(file.attrs["spec"])
-        file.attrs["spec"] = json.dumps({**spec, "num_train": 50_000_000})
+        write_text(file, "spec", json.dumps({**spec, "num_train": 50_000_000}))
     assert refuse(path).startswith("dataset train/images has shape (3000, 12, 12), not (50000000, 12, 12)")
 
     def claim(file: Any) -> None:
@@ -228,13 +251,21 @@ def test_other_layouts_are_refused(options: dict[str, Any], reason: str, path: P
             "overlaycaps.other",
             "an HDF5 file, but not one that `overlaycaps generate` wrote; give one it wrote",
         ),
-        ("format", np.arange(3), "an HDF5 file, but not one that `overlaycaps generate` wrote; give one it wrote"),
+        (
+            "format",
+            np.bytes_(b"overlaycaps.overlay"),
+            "an HDF5 file, but not one that `overlaycaps generate` wrote; give one it wrote",
+        ),
         ("format_version", 3, "has format version 3, this program reads 2; upgrade overlaycaps"),
         ("format_version", 1, "has format version 1, which this program no longer reads; generate the file again"),
-        ("format_version", 2.0, "the attribute format_version has the wrong type (float64)"),
+        ("format_version", 2.0, "the attribute format_version is not an integer of 64 bits, little-endian"),
+        ("format_version", np.array(2, ">i8"), "the attribute format_version is not an integer of 64 bits, little-"),
         ("format_version", np.full(3, 2), "the attribute format_version is not a single value"),
+        ("digit_source", "a\x1b[2J", "the attribute digit_source is 'a\\x1b[2J', not a name of 1 to 255 printable"),
+        ("digit_source", np.bytes_(b"mnist"), "the attribute digit_source is not a text of fixed length in UTF-8"),
+        ("shard", "00001/000001", "the attribute shard is '00001/000001' and not 1/1"),
         ("spec", None, "the attribute spec is missing; generate the file again"),
-        ("spec", 7, "the attribute spec has the wrong type (int64)"),
+        ("spec", 7, "the attribute spec is not a text of fixed length in UTF-8"),
         ("spec", "{}", "its spec is refused: the spec lacks protocol, seed"),
         ("spec", h5py.Empty("S1"), "the attribute spec is"),
         ("digit_source_digest", "xyz", "the attribute digit_source_digest is no sha256 in hex"),
@@ -247,7 +278,9 @@ def test_other_layouts_are_refused(options: dict[str, Any], reason: str, path: P
 def test_attributes_of_any_kind_are_refused_with_a_reason(name: str, value: Any, reason: str, path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file.attrs[name]
-        if value is not None:
+        if isinstance(value, str):
+            write_text(file, name, value)
+        elif value is not None:
             file.attrs[name] = value
     assert refuse(path).startswith(reason)
 

@@ -14,7 +14,9 @@ import pytest
 from data_gen.digits import DigitSource
 from data_gen.sharding import Shard
 from data_gen.spec import OverlaySpec
+from data_gen.store.hdf5 import write_text
 from data_gen.store.inspect import inspect_dataset
+from data_gen.store.merge import merge_parts
 from data_gen.store.read import open_dataset
 from data_gen.store.write import write_dataset
 from tests.data_gen.sources import make_source, make_tiny_spec
@@ -163,7 +165,7 @@ def test_an_overlay_that_the_spec_does_not_draw_is_told(path: Path, tmp_path: Pa
     other = OverlaySpec.from_dict({**SPEC.to_dict(), "seed": 1})
 
     def alter(file: Any) -> None:
-        file.attrs["spec"] = other.to_json()
+        write_text(file, "spec", other.to_json())
 
     faults = change(path, alter)
     assert any(
@@ -193,3 +195,93 @@ def test_other_files_are_one_fault(content: bytes, expected: str, tmp_path: Path
     assert len(inspection.faults) == 1
     assert inspection.faults[0].startswith(expected)
     assert inspection.spec is None
+
+
+def test_a_fault_hides_no_other(path: Path) -> None:
+    def alter(file: Any) -> None:
+        del file.attrs["content_digest"]  # of the header, of the structure, of the digits and of the samples
+        del file["valid/labels"]
+        file["digits/test/labels"][0] = 10
+        file["digits/test/source_row"][0] = -1
+        file["test/overlap"][1] = 3
+        file["train/offset_px"][5] = 4
+        file["train/images"][6, 0, 0] ^= 1
+
+    faults = change(path, alter)
+    for expected in (
+        "the attribute content_digest is missing",
+        "dataset valid/labels is missing",
+        "dataset digits/test/labels holds impossible values",
+        "dataset digits/test/source_row holds impossible values",
+        "dataset test/overlap holds impossible values: not within 0 to 1: 1 of 20 samples, the first is 1; ",
+        "dataset train/offset_px holds impossible values: a shift of more than 3: 1 of 2,500 samples, the first is 5; ",
+        "dataset train/images is not what the digits make: 1 of 2,500 samples, the first is 6; ",
+    ):
+        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+
+
+def test_every_part_is_looked_at_whatever_is_wrong_with_others(tmp_path: Path) -> None:
+    parts = [write_dataset(tmp_path / f"{n}%b.h5", SPEC, make_source(), shard=Shard(n, 3)).path for n in (1, 2, 3)]
+    whole = merge_parts(parts, tmp_path / "whole.h5").path
+    intact = inspect_dataset(whole)
+    assert intact.faults == []
+    assert intact.splits["train"].num_samples == sum(intact.splits["train"].by_count) == 2500
+    with h5py.File(parts[0], "r+") as file:
+        del file["train/labels"], file["valid/labels"]
+        file["digits/valid/images"][0, 0, 0] ^= 1
+    with h5py.File(parts[1], "r+") as file:
+        file["train/images"][3, 0, 0] ^= 1
+    parts[2].unlink()
+    faults = inspect_dataset(whole).faults
+    for expected in (
+        "its part 1%b.h5: dataset train/labels is missing; ",
+        "its part 1%b.h5: dataset valid/labels is missing; ",
+        "its part 1%b.h5: digits/valid differs from that of the whole; ",
+        "its part 2%b.h5: dataset train/images is not what the digits make: 1 of 1,024 samples, the first is 3; ",
+        "its part 2%b.h5: train samples 0 to 1,023 do not match their stored digest",
+        "its part 3%b.h5 is missing; ",
+    ):
+        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+
+
+def test_a_spec_that_nothing_can_be_drawn_for_takes_no_long_search(path: Path) -> None:
+    impossible = json.dumps({**SPEC.to_dict(), "min_overlap": 0.99999, "max_overlap": 1.0})
+    faults = change(path, lambda file: write_text(file, "spec", impossible))
+    assert sum(fault.startswith("--overlap 0.99999:1: none of 2,048 samples") for fault in faults) == 3, faults
+    assert any(fault.startswith("dataset train/overlap holds impossible values: outside 0.99999") for fault in faults)
+
+
+def test_a_negative_zero_is_not_zero(path: Path) -> None:
+    with h5py.File(path) as file:
+        row = int(np.flatnonzero(file["train/overlap"][:] == 0)[0])
+    faults = change(path, set_value("train/overlap", row, np.float32(-0.0)))
+    assert any(fault.startswith("dataset train/overlap is not that of the digits: 1 of 2,500") for fault in faults)
+
+
+def test_digits_must_be_divided_as_the_seed_says(path: Path) -> None:
+    def swap(file: Any) -> None:
+        train, valid = file["digits/train/source_row"], file["digits/valid/source_row"]
+        train[0], valid[0] = valid[0], train[0]
+
+    expected = "digits/train and digits/valid are not divided as the seed divides all training digits; "
+    assert any(fault.startswith(expected) for fault in change(path, swap))
+
+
+def test_an_overlay_of_hdf5_types_that_look_alike_is_refused(path: Path) -> None:
+    def alter(file: Any) -> None:
+        values = file["valid/labels"][:]
+        del file["valid/labels"]
+        space = h5py.h5s.create_simple(values.shape)
+        h5py.h5d.create(file["valid"].id, b"labels", h5py.h5t.STD_B8LE, space)
+        del file["digits/test/images"]
+        file["digits/test/images"] = np.uint8(0)
+        del file["test/overlap"]
+        file.create_dataset("test/overlap", data=np.zeros(20, "<f4"), chunks=(20,))
+
+    faults = change(path, alter)
+    for expected in (
+        "dataset valid/labels has type of another class, not u1; ",
+        "dataset digits/test/images has shape (), not (any, 6, 6); ",
+        "dataset test/overlap is smaller than 10,240 bytes and not contiguous; ",
+    ):
+        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
