@@ -80,7 +80,8 @@ def load_directory(path: str | os.PathLike[str]) -> DigitSource:
     # EMNIST's mapping lies beside its files, `emnist-letters-mapping.txt`; sets without one have numbers for names.
     mapping = _read_mapping(folder / (f"{prefix}-mapping.txt" if prefix else "mapping.txt"))
     # A file name may hold bytes that are no text.
-    name = prefix.encode("utf-8", "replace").decode("utf-8") or _UNNAMED
+    # As the file format wants a name; bytes of a file name that are no text are not printable either.
+    name = "".join(char if char.isprintable() else "?" for char in prefix) or _UNNAMED
     return _build_source(contents, names, name, mapping)
 
 

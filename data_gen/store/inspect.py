@@ -116,8 +116,9 @@ def inspect_dataset(path: str | os.PathLike[str], progress: Progress | None = No
         pools = _inspect_own(file, faults, counts, progress)
         if file.parts:
             faults += check_mappings(file.path, len(file.parts))
+        pool_digests = {split: hash_pool(pool) for split, pool in pools.items()}
         for number in range(len(file.parts)):
-            _inspect_part(file, number, pools, faults, counts, progress)
+            _inspect_part(file, number, pool_digests, faults, counts, progress)
         for split in SPLITS:
             if split in pools and counts[split].num_read == counts[split].num_samples:
                 num_digits = len(pools[split].labels)
@@ -199,7 +200,7 @@ def _inspect_own(
 def _inspect_part(
     whole: OverlayFile,
     number: int,
-    pools: dict[str, DigitPool],
+    pool_digests: dict[str, str],
     faults: list[Fault],
     counts: dict[str, _Counts],
     progress: Progress | None,
@@ -212,7 +213,7 @@ def _inspect_part(
             broken = {fault.where for fault in found if fault.where}
             own = _inspect_own(part, found, counts, progress)
             for split in SPLITS:
-                if split in own and split in pools and hash_pool(own[split]) != hash_pool(pools[split]):
+                if split in own and split in pool_digests and hash_pool(own[split]) != pool_digests[split]:
                     found.append(Fault(f"{pool_group(split)} differs from that of the whole", "merge the parts again"))
                 if f"{split}/{BLOCK_DIGEST.name}" not in broken:
                     _compare_digests(whole, part, split, found)

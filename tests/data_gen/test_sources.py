@@ -112,6 +112,8 @@ def test_the_folder_is_not_in_the_name_and_a_name_is_text(tiny: DigitSource, tmp
     assert load_directory(write_folder(tmp_path / os.fsdecode(b"em\xf4"), tiny)).name == "idx"
     names = tuple(f"{os.fsdecode(b'em' + bytes([0xF4]))}-{name}" for name in NAMES)
     assert load_directory(write_folder(tmp_path / "other", tiny, names=names)).name == "em?"
+    names = tuple(f"em\x1b[2J-{name}" for name in NAMES)
+    assert load_directory(write_folder(tmp_path / "unprintable", tiny, names=names)).name == "em?[2J"
 
 
 def test_qmnist_labels_are_the_first_column(tiny: DigitSource, tmp_path: Path) -> None:

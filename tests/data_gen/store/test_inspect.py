@@ -76,6 +76,11 @@ def test_a_part_is_looked_at_by_its_own_place(tmp_path: Path, tiny: DigitSource)
     assert inspection.splits["train"].num_samples == 2500 - 1024
 
 
+def check_each_is_told_once(faults: list[str], *beginnings: str) -> None:
+    for beginning in beginnings:
+        assert sum(fault.startswith(beginning) for fault in faults) == 1, (beginning, faults)
+
+
 def set_value(name: str, where: Any, value: Any) -> Callable[[Any], object]:
     def alter(file: Any) -> None:
         file[name][where] = value
@@ -149,15 +154,15 @@ def test_all_faults_are_listed_and_not_only_the_first(path: Path) -> None:
         file["digits/valid/source_row"][0] = file["digits/train/source_row"][0]
 
     faults = change(path, alter)
-    for expected in (
+    check_each_is_told_once(
+        faults,
         "dataset valid/labels is missing; generate the file again",
         "dataset train/images is not what the digits make: 2 of 2,500 samples, the first is 5; ",
         "train samples 0 to 1,023 do not match their stored digest",
         "train samples 2,048 to 2,499 do not match their stored digest",
         "dataset test/overlap holds impossible values",
         "digits/train and digits/valid share 1 digits",
-    ):
-        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+    )
 
 
 def test_an_overlay_that_the_spec_does_not_draw_is_told(path: Path, tmp_path: Path) -> None:
@@ -208,7 +213,8 @@ def test_a_fault_hides_no_other(path: Path) -> None:
         file["train/images"][6, 0, 0] ^= 1
 
     faults = change(path, alter)
-    for expected in (
+    check_each_is_told_once(
+        faults,
         "the attribute content_digest is missing",
         "dataset valid/labels is missing",
         "dataset digits/test/labels holds impossible values",
@@ -216,8 +222,7 @@ def test_a_fault_hides_no_other(path: Path) -> None:
         "dataset test/overlap holds impossible values: not within 0 to 1: 1 of 20 samples, the first is 1; ",
         "dataset train/offset_px holds impossible values: a shift of more than 3: 1 of 2,500 samples, the first is 5; ",
         "dataset train/images is not what the digits make: 1 of 2,500 samples, the first is 6; ",
-    ):
-        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+    )
 
 
 def test_every_part_is_looked_at_whatever_is_wrong_with_others(tmp_path: Path) -> None:
@@ -233,15 +238,15 @@ def test_every_part_is_looked_at_whatever_is_wrong_with_others(tmp_path: Path) -
         file["train/images"][3, 0, 0] ^= 1
     parts[2].unlink()
     faults = inspect_dataset(whole).faults
-    for expected in (
+    check_each_is_told_once(
+        faults,
         "its part 1%b.h5: dataset train/labels is missing; ",
         "its part 1%b.h5: dataset valid/labels is missing; ",
         "its part 1%b.h5: digits/valid differs from that of the whole; ",
         "its part 2%b.h5: dataset train/images is not what the digits make: 1 of 1,024 samples, the first is 3; ",
         "its part 2%b.h5: train samples 0 to 1,023 do not match their stored digest",
         "its part 3%b.h5 is missing; ",
-    ):
-        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+    )
 
 
 def test_a_spec_that_nothing_can_be_drawn_for_takes_no_long_search(path: Path) -> None:
@@ -279,9 +284,9 @@ def test_an_overlay_of_hdf5_types_that_look_alike_is_refused(path: Path) -> None
         file.create_dataset("test/overlap", data=np.zeros(20, "<f4"), chunks=(20,))
 
     faults = change(path, alter)
-    for expected in (
+    check_each_is_told_once(
+        faults,
         "dataset valid/labels has type of another class, not u1; ",
         "dataset digits/test/images has shape (), not (any, 6, 6); ",
         "dataset test/overlap is smaller than 10,240 bytes and not contiguous; ",
-    ):
-        assert sum(fault.startswith(expected) for fault in faults) == 1, (expected, faults)
+    )
