@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from overlaycaps.memory import current_memory_mib, peak_memory_mib
 from overlaycaps.processor import count_cores, name_processor, read_cpu_info
 
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
@@ -96,32 +97,6 @@ def ratio(of: Timing, to: Timing) -> Ratio:
     """
     shares = [numerator / denominator for numerator, denominator in zip(of.seconds, to.seconds, strict=True)]
     return Ratio(statistics.median(shares), min(shares), max(shares), len(shares))
-
-
-def current_memory_mib() -> float:
-    """Return the resident size of this process, in MiB."""
-    if sys.platform == "linux":
-        return _read_status("VmRSS")
-    shown = subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], capture_output=True, text=True, check=True)
-    return int(shown.stdout) / 1024
-
-
-def peak_memory_mib() -> float:
-    """Return the largest resident size that this process has had, in MiB; the start of Python counts too."""
-    if sys.platform == "linux":
-        # Not ru_maxrss: a process inherits that from the one that started it, however large that one was.
-        return _read_status("VmHWM")
-    import resource  # noqa: PLC0415 - exists on POSIX only
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
-
-
-def _read_status(key: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0]) / 1024
-    raise RuntimeError(f"/proc/self/status has no {key}")
 
 
 def run_child(module: str, *arguments: str) -> dict[str, Any]:

@@ -24,15 +24,14 @@ from torch import Tensor
 
 from benchmarks.measure import (
     Timing,
-    current_memory_mib,
     describe_machine,
     format_markdown,
-    peak_memory_mib,
     run_child,
     time_interleaved,
 )
 from overlaycaps.kernels import gather_children
 from overlaycaps.kernels.backends import BACKENDS
+from overlaycaps.memory import current_memory_mib, peak_memory_mib
 
 Pass = Callable[..., Tensor]
 

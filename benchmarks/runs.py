@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from overlaycaps.reproduce import plan_run
+from overlaycaps.train.grid import run_cell
 from overlaycaps.train.interrupt import StopFlag
-from overlaycaps.train.loop import train
 from overlaycaps.train.observer import SilentObserver
-from overlaycaps.train.plan import TrainRequest
+from overlaycaps.train.plan import TrainRequest, prepare_run
 
 
 def train_once(request: TrainRequest) -> dict[str, Any]:
     """Return the result of a run, which is trained, continued or read, whatever is left to do."""
-    planned = plan_run(request)
-    if planned.state != "finished":
-        train(planned.run, SilentObserver(), StopFlag())
-    result: dict[str, Any] = json.loads(planned.run.folder.result_file.read_text())
+    outcome = run_cell(request, SilentObserver(), StopFlag())
+    if outcome.state == "failed":
+        raise RuntimeError(outcome.message)
+    result: dict[str, Any] = json.loads(prepare_run(request).folder.result_file.read_text())
     return result
 
 

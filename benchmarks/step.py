@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.measure import current_memory_mib, peak_memory_mib
 from benchmarks.yardstick import Yardstick
 from overlaycaps.config import CapsuleConfig, TrainConfig
 from overlaycaps.kernels import backends
+from overlaycaps.memory import current_memory_mib, peak_memory_mib
 from overlaycaps.models import build_model
 from overlaycaps.models.caps import CapsuleNet
-from overlaycaps.train.optimizer import make_optimizer
+from overlaycaps.train.optimizers.build import make_optimizer
 
 
 @dataclass(frozen=True)

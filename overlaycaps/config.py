@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal
 
 from overlaycaps.errors import UsageError
 from overlaycaps.routing import ROUTINGS, SCHEDULES
 from overlaycaps.tables import look_up, refuse_name
+from overlaycaps.train.lr_schedules import DEFAULT_LR_SCHEDULE, DEFAULT_WARM_UP, LR_SCHEDULES
+from overlaycaps.train.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 
 Pose = Literal["vector", "matrix"]
 POSES: tuple[Pose, ...] = ("vector", "matrix")
@@ -109,8 +111,7 @@ DEFAULT_RUNS_FOLDER = "runs"
 # One recipe for all models; `benchmarks/recipe.py` is how it was chosen.
 DEFAULT_EPOCHS = 4
 DEFAULT_BATCH_SIZE = 64
-DEFAULT_LR = 8e-3
-DEFAULT_WEIGHT_DECAY = 0.01
+DEFAULT_CHECKPOINT_MINUTES = 10.0
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,16 @@ class TrainConfig:
         seed: of the initial weights and of the order of the images.
         num_images: training images to show in all; an epoch is one pass over the training split, the last may be cut.
         batch_size: images in an optimiser step.
-        lr: peak learning rate of the one-cycle schedule.
-        weight_decay: of AdamW, on matrices and convolutions only.
+        lr: peak learning rate of the schedule.
+        weight_decay: of the optimiser, on matrices and convolutions only.
         precision: ``fp32`` or ``bf16`` (autocast), or ``auto``: bf16 where the device computes in it, else fp32.
         compile: pass the training step through ``torch.compile``.
         fresh: train on new overlays of the training digits in every epoch, instead of those in the file.
+        optimizer: a name in the table of optimisers.
+        lr_schedule: a name in the table of schedules of the learning rate.
+        warm_up: share of the steps in which the learning rate rises, at least 0 and below 1.
+        clip_norm: largest norm of the gradient of all parameters together; longer ones are scaled down to it.
+        patience: evaluations in a row without a better validation exact match after which the run ends.
     """
 
     model: str
@@ -140,6 +146,11 @@ class TrainConfig:
     precision: str
     compile: bool = False
     fresh: bool = False
+    optimizer: str = DEFAULT_OPTIMIZER
+    lr_schedule: str = DEFAULT_LR_SCHEDULE
+    warm_up: float = DEFAULT_WARM_UP
+    clip_norm: float | None = None
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -153,6 +164,16 @@ class TrainConfig:
             )
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise UsageError(f"--lr {self.lr}: it must be a positive number.")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise UsageError(f"--weight-decay {self.weight_decay}: it must be 0 or a positive number.")
+        look_up(OPTIMIZERS, self.optimizer, "--optimizer")
+        look_up(LR_SCHEDULES, self.lr_schedule, "--lr-schedule")
+        if not 0 <= self.warm_up < 1:
+            raise UsageError(f"--warm-up {self.warm_up}: it is a share of the steps, from 0 to less than 1.")
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise UsageError(f"--clip-norm {self.clip_norm}: it must be a positive number.")
+        if self.patience is not None and self.patience < 1:
+            raise UsageError(f"--patience {self.patience}: it must be at least 1.")
         if self.precision not in PRECISIONS:
             raise refuse_name(self.precision, PRECISIONS, "--precision")
 
@@ -167,13 +188,59 @@ class TrainConfig:
         Raises:
             UsageError: if a field is missing, unknown, of the wrong type or out of range.
         """
-        # Runs that were begun before there were --compile and --fresh do not name them.
-        return cls(**_check_fields(cls, {"compile": False, "fresh": False, **data}))
+        # Runs that were begun before there was a field do not name it.
+        defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+        return cls(**_check_fields(cls, {**defaults, **data}))
+
+
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """How a run is computed; it changes the result by rounding at most, and a resumed run keeps to it.
+
+    Attributes:
+        precision: ``fp32`` or ``bf16``: what ``auto`` came to.
+        threads: of each process, on the CPU.
+        processes: that share each batch.
+        accumulate: parts that each process computes its share of a batch in, one after the other.
+    """
+
+    precision: str
+    threads: int
+    processes: int = 1
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise refuse_name(self.precision, PRECISIONS, "--precision")
+        for option, value in (("--threads", self.threads), ("--accumulate", self.accumulate)):
+            if value < 1:
+                raise UsageError(f"{option} {value}: it must be at least 1.")
+        if self.processes < 1:
+            raise UsageError(f"{self.processes} processes: there is at least 1.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionConfig:
+        """Build from plain data, as in a run's ``config.json``.
+
+        Raises:
+            UsageError: if a field is missing, unknown, of the wrong type or out of range.
+        """
+        return cls(**_check_fields(cls, data))
 
 
 def _check_fields(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data if it has just the fields of a dataclass, each of its type."""
-    kinds: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool}
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "int": int,
+        "int | None": (int, type(None)),
+        "float": (int, float),
+        "float | None": (int, float, type(None)),
+        "bool": bool,
+    }
     wanted = {field.name: kinds.get(str(field.type), str) for field in fields(cls)}
     if set(data) != set(wanted):
         raise UsageError(f"the fields {', '.join(sorted(set(data) ^ set(wanted)))} are missing or unknown.")

@@ -19,3 +19,15 @@ class Interrupted(UserError):
     """The user or the system stopped the work; the state is saved."""
 
     exit_code = 130
+
+
+class LostRankError(UserError):
+    """Another process of the job is gone, so that this one cannot go on."""
+
+
+class ToldElsewhereError(UserError):
+    """The work failed in another process of the job, which tells the user why."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("another process of the job says why")
+        self.exit_code = exit_code

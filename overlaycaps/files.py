@@ -25,10 +25,14 @@ _REMEDIES = {
 _NO_FOLDER = "there is no such folder; create it first, or choose another"
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], former: Path | None = None) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it to ``path``.
 
     Whatever goes wrong, ``path`` is left as it was and the temporary file is removed.
+    Args:
+        path: the file to write.
+        write: what fills it.
+        former: the name that the file which was there gets, if it is to be kept.
 
     Raises:
         UserError: if the file cannot be written; it names the file, the reason and a remedy.
@@ -39,6 +43,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
+        if former is not None and path.exists():
+            path.replace(former)
         temporary.replace(path)
     except OSError as error:
         raise UserError(describe_write_failure(path, error)) from error

@@ -7,7 +7,7 @@ RESULT_SCHEMA = "overlaycaps.result"
 RESULT_VERSION = 1
 
 CHECKPOINT_SCHEMA = "overlaycaps.checkpoint"
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2
 
 REPORT_SCHEMA = "overlaycaps.report"
 REPORT_VERSION = 1

@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from overlaycaps.cli import app
-from overlaycaps.config import DEFAULT_BATCH_SIZE, DEFAULT_LR, SIZES
+from overlaycaps.config import DEFAULT_BATCH_SIZE, SIZES
 from overlaycaps.models import MODELS
 from overlaycaps.models.matching import summarize_model
+from overlaycaps.train.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -49,13 +50,13 @@ def test_the_example_routing_trains(tiny_data: Path, tmp_path: Path, monkeypatch
     options = ["--size", "tiny", "--data", str(tiny_data), "--images", "64", "--batch-size", "32", "--cpu"]
     result = CliRunner().invoke(app, [*shown.split()[1:], *options])
     assert result.exit_code == 0, result.output
-    assert "caps-my_routing.LengthRouting-tiny-64-seed0: test exact match" in result.output
+    assert "caps-my_routing.LengthRouting-tiny-64-batch32-seed0: test exact match" in result.output
 
 
 def test_the_stated_counts_and_defaults_are_so() -> None:
     for name in ("caps", "caps-matrix", "cnn", "cnn-pool"):
         assert f"{summarize_model(name, SIZES['paper']).parameters:,}" in README
-    assert f"a peak of {DEFAULT_LR:g}" in README
+    assert f"a peak of {OPTIMIZERS[DEFAULT_OPTIMIZER].lr:g}" in README
     assert f"batches of {DEFAULT_BATCH_SIZE}" in README
 
 

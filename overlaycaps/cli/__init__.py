@@ -11,6 +11,7 @@ from overlaycaps.cli.inspect import inspect
 from overlaycaps.cli.merge import merge
 from overlaycaps.cli.models import models, routings
 from overlaycaps.cli.reproduce import reproduce
+from overlaycaps.cli.runs import runs
 from overlaycaps.cli.train import train
 from overlaycaps.cli.version import print_version
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (generate, inspect, merge, export, train, compare, reproduce, models, routings):
+for command in (generate, inspect, merge, export, train, runs, compare, reproduce, models, routings):
     app.command()(command)
 
 

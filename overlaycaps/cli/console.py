@@ -7,6 +7,8 @@ import sys
 from rich.console import Console
 from rich.text import Text
 
+from overlaycaps.report.format import escape_controls
+
 
 def make_stdout() -> Console:
     """Return the console for results."""
@@ -43,11 +45,6 @@ def format_warning(message: str) -> Text:
 def print_error(message: str) -> None:
     """Print one red line to stderr."""
     make_stderr().print(Text.assemble(("error: ", "bold red"), (escape_controls(message), "red")), soft_wrap=True)
-
-
-def escape_controls(message: str) -> str:
-    """Return the message as one line that moves no cursor: a file may be named with line breaks and escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
 def _tolerate_encoding(stream: object) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ParamSpec
 
 import typer
 
-from data_gen.errors import DataError
 from overlaycaps.cli.console import print_error
-from overlaycaps.errors import Interrupted, UserError
-from overlaycaps.files import describe_failure
+from overlaycaps.data.failures import explain_failure
+from overlaycaps.errors import Interrupted, ToldElsewhereError
 
 _P = ParamSpec("_P")
+
+_TELLING_S = 1.0
 
 
 def report_errors(command: Callable[_P, None]) -> Callable[_P, None]:
@@ -27,30 +29,32 @@ def report_errors(command: Callable[_P, None]) -> Callable[_P, None]:
 
     @functools.wraps(command)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        try:
-            with _treat_sigterm_as_interrupt():
-                command(*args, **kwargs)
-        except UserError as error:
-            print_error(str(error))
-            raise typer.Exit(error.exit_code) from error
-        except DataError as error:
-            print_error(str(error))
-            raise typer.Exit(UserError.exit_code) from error
-        except KeyboardInterrupt as error:
-            print_error("interrupted; what was finished before is kept.")
-            raise typer.Exit(Interrupted.exit_code) from error
-        except BrokenPipeError:
-            raise  # the reader of our output went away; that is not a failure of the work
-        except OSError as error:
-            print_error(describe_failure(error))
-            raise typer.Exit(UserError.exit_code) from error
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            print_error("out of memory; choose a smaller --size, --batch-size or --canvas.")
-            raise typer.Exit(UserError.exit_code) from error
+        with exit_on_error(), _treat_sigterm_as_interrupt():
+            command(*args, **kwargs)
 
     return run
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """End the program as :func:`report_errors` does; for what runs outside of a command: the callback of an option."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        print_error("interrupted; what was finished before is kept.")
+        raise typer.Exit(Interrupted.exit_code) from error
+    except BrokenPipeError:
+        raise  # the reader of our output went away; that is not a failure of the work
+    except ToldElsewhereError as error:
+        # A launcher ends all processes when the first ends; the one that says why is to get that far.
+        time.sleep(_TELLING_S)
+        raise typer.Exit(error.exit_code) from error
+    except Exception as error:
+        explained = explain_failure(error)
+        if explained is None:
+            raise
+        print_error(str(explained))
+        raise typer.Exit(explained.exit_code) from error
 
 
 @contextmanager
@@ -64,9 +68,3 @@ def _treat_sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch's own errors are told by their text: the class for the CPU is RuntimeError, and torch may not be imported.
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from overlaycaps.config import SIZES
+from overlaycaps.config import DEFAULT_CHECKPOINT_MINUTES, SIZES
 from overlaycaps.models import MODELS
 from overlaycaps.routing import ROUTINGS, SCHEDULES
+from overlaycaps.train.lr_schedules import DEFAULT_WARM_UP, LR_SCHEDULES
+from overlaycaps.train.optimizers import OPTIMIZERS
 
 DataOption = Annotated[Path, typer.Option("--data", help="Data file made by `overlaycaps generate`.")]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds the runs, one folder each.")]
@@ -39,4 +41,65 @@ RoutingOption = Annotated[
 ]
 ScheduleOption = Annotated[
     str, typer.Option("--schedule", help=f"Order in which layers are routed: {', '.join(SCHEDULES)}.")
+]
+OptimizerOption = Annotated[
+    str,
+    typer.Option("--optimizer", help="; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values()) + "."),
+]
+LrOption = Annotated[
+    float | None,
+    typer.Option(
+        "--lr",
+        help="Peak learning rate (default: the optimiser's: "
+        + ", ".join(f"{row.name} {row.lr:g}" for row in OPTIMIZERS.values())
+        + ").",
+    ),
+]
+WeightDecayOption = Annotated[
+    float | None,
+    typer.Option(
+        "--weight-decay",
+        help="Weight decay of matrices and convolutions (default: the optimiser's: "
+        + ", ".join(f"{row.name} {row.weight_decay:g}" for row in OPTIMIZERS.values())
+        + ").",
+    ),
+]
+LrScheduleOption = Annotated[
+    str,
+    typer.Option(
+        "--lr-schedule",
+        help="How the learning rate goes. "
+        + "; ".join(f"{row.name}: {row.summary}" for row in LR_SCHEDULES.values())
+        + ".",
+    ),
+]
+WarmUpOption = Annotated[
+    float,
+    typer.Option("--warm-up", help=f"Share of the steps in which it rises, 0 to 1 (default {DEFAULT_WARM_UP:g})."),
+]
+ClipNormOption = Annotated[
+    float | None, typer.Option("--clip-norm", help="Scale gradients of a larger norm down to this one.")
+]
+PatienceOption = Annotated[
+    int | None,
+    typer.Option("--patience", metavar="N", help="End after N evaluations without a better validation exact match."),
+]
+AccumulateOption = Annotated[
+    int,
+    typer.Option(
+        "--accumulate",
+        metavar="N",
+        help="Compute each batch in N parts, one after the other: less memory, the same result up to rounding.",
+    ),
+]
+CheckpointOption = Annotated[
+    float,
+    typer.Option(
+        "--checkpoint-minutes",
+        help=f"Save the state this often, beside every evaluation (default {DEFAULT_CHECKPOINT_MINUTES:g}).",
+    ),
+]
+TensorBoardOption = Annotated[
+    bool,
+    typer.Option("--tensorboard", help="Write the run for TensorBoard too; needs the extra overlaycaps[tensorboard]."),
 ]

@@ -31,3 +31,8 @@ def format_duration(seconds: float) -> str:
 def format_shape(shape: tuple[int, ...] | list[int]) -> str:
     """Return a shape as ``64x18x18``."""
     return "x".join(str(size) for size in shape)
+
+
+def escape_controls(message: str) -> str:
+    """Return the message as one line that moves no cursor: a file may be named with line breaks and escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)

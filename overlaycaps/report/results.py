@@ -235,9 +235,15 @@ class _Reader:
     def measure(self, name: str) -> float:
         """Return a finite number that is not negative."""
         value = self.content.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refuse(name, "a number, 0 or more")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number may have any number of digits
+            number = math.inf
+        if not math.isfinite(number) or number < 0:
+            raise self.refuse(name, "a number, 0 or more")
+        return number
 
     def enter(self, name: str) -> _Reader:
         """Return the reader of an object inside."""

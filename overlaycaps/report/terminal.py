@@ -9,6 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from overlaycaps.report.format import escape_controls
 from overlaycaps.report.table import Report, Table
 
 _UNBOUNDED = 10_000
@@ -26,12 +27,12 @@ def print_report(report: Report, console: Console) -> None:
         print_table(table, console)
     for note in report.notes:
         # In a file a note is one line, for people who search it; on a terminal it is wrapped between words.
-        console.print(Text(note), soft_wrap=not console.is_terminal)
+        console.print(_show(note), soft_wrap=not console.is_terminal)
 
 
 def print_table(table: Table, console: Console) -> None:
     """Print one table, narrowed or turned where it would not fit."""
-    console.print(Text(table.title, style="bold"))
+    console.print(_show(table.title, "bold"))
     whole = _draw(table, console, [None] * len(table.columns))
     if not console.is_terminal:
         # A pipe has no width: the 80 columns that Rich assumes must not cut figures.
@@ -50,9 +51,9 @@ def print_table(table: Table, console: Console) -> None:
 def _draw(table: Table, console: Console, widths: list[int | None]) -> RichTable:
     drawn = _make_frame(console)
     for column, width in zip(table.columns, widths, strict=True):
-        drawn.add_column(Text(column.header), justify=column.align, width=width)
+        drawn.add_column(_show(column.header), justify=column.align, width=width)
     for row in table.rows:
-        drawn.add_row(*(Text(cell.text) for cell in row))
+        drawn.add_row(*(_show(cell.text) for cell in row))
     return drawn
 
 
@@ -60,7 +61,7 @@ def _narrow(table: Table, console: Console) -> list[int | None]:
     """Return the least widths at which only headers and prose are wrapped; prose shares what the console has left."""
     widths: list[int | None] = []
     for index, column in enumerate(table.columns):
-        figures = [] if column.wraps else [cell_len(row[index].text) for row in table.rows]
+        figures = [] if column.wraps else [cell_len(_show(row[index].text).plain) for row in table.rows]
         words = [cell_len(word) for word in column.header.split()]
         widths.append(max([*figures, *words, _MIN_PROSE_WIDTH if column.wraps else 1]))
     spare = console.width - _measure(_draw(table, console, widths), console)
@@ -86,12 +87,12 @@ def _turn(table: Table, console: Console) -> list[RichTable]:
 def _turn_rows(table: Table, start: int, stop: int, console: Console) -> RichTable:
     drawn = _make_frame(console)
     first, *others = table.columns
-    drawn.add_column(Text(first.header), overflow="fold")
+    drawn.add_column(_show(first.header), overflow="fold")
     for row in table.rows[start:stop]:
         # Only a text longer than the terminal is ever folded, and then whole.
-        drawn.add_column(Text(row[0].text), justify="right", overflow="fold")
+        drawn.add_column(_show(row[0].text), justify="right", overflow="fold")
     for index, column in enumerate(others, start=1):
-        drawn.add_row(Text(column.header), *(Text(row[index].text) for row in table.rows[start:stop]))
+        drawn.add_row(_show(column.header), *(_show(row[index].text) for row in table.rows[start:stop]))
     return drawn
 
 
@@ -107,3 +108,8 @@ def _make_frame(console: Console) -> RichTable:
     except UnicodeEncodeError:
         lines = box.ASCII
     return RichTable(box=lines, header_style="bold")
+
+
+def _show(text: str, style: str = "") -> Text:
+    """Return a text as it is: no markup, and no character that moves the cursor."""
+    return Text(escape_controls(text), style=style)

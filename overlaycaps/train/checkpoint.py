@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from overlaycaps.schemas import CHECKPOINT_SCHEMA, CHECKPOINT_VERSION
 _REMEDY = "train the run again with --force"
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+def save_checkpoint(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
     """Write ``state`` (nested dicts and lists of tensors, numbers and text) to ``path``.
+
+    What was there is kept as ``former``, if that is given.
 
     Tensors are moved to the CPU first, so that the file names no device and opens anywhere.
 
@@ -26,7 +29,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """
     content = {"schema": CHECKPOINT_SCHEMA, "schema_version": CHECKPOINT_VERSION, **_move_to_cpu(state)}
     try:
-        write_atomically(path, lambda file: torch.save(content, file))
+        write_atomically(path, lambda file: torch.save(content, file), former)
     except RuntimeError as error:
         # torch's zip writer reports a full disk in its own words; the system's are in the context.
         if isinstance(error.__context__, OSError):
@@ -37,6 +40,8 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read what :func:`save_checkpoint` wrote, onto the CPU; nothing in the file is ever executed.
 
+    The file is a zip archive, and every byte of its content is compared with the checksum that it has there.
+
     Raises:
         UserError: if the file is missing, damaged, not a checkpoint, or of a newer version.
     """
@@ -44,6 +49,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on a damaged file torch also wonders about its version
             content = torch.load(path, map_location="cpu", weights_only=True)
+        with zipfile.ZipFile(path) as archive:  # torch does not look at the checksums
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} does not fit")
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist; {_REMEDY}.") from error
     except OSError as error:
@@ -54,7 +63,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a checkpoint of overlaycaps; {_REMEDY}.")
     version = content.get("schema_version")
     if version != CHECKPOINT_VERSION:
-        raise UserError(f"{path} has version {version}; this program reads {CHECKPOINT_VERSION}. Upgrade overlaycaps.")
+        is_older = isinstance(version, int) and version < CHECKPOINT_VERSION
+        remedy = _REMEDY.capitalize() if is_older else "Upgrade overlaycaps"
+        raise UserError(f"{path} has version {version}; this program reads {CHECKPOINT_VERSION}. {remedy}.")
     return content
 
 

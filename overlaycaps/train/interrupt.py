@@ -17,8 +17,10 @@ class StopFlag:
 
 
 @contextmanager
-def catch_stop_signals() -> Iterator[StopFlag]:
-    """Turn SIGINT (Ctrl-C) and SIGTERM into a flag; a second signal interrupts at once.
+def catch_stop_signals(*, patient: bool = False) -> Iterator[StopFlag]:
+    """Turn SIGINT (Ctrl-C) and SIGTERM into a flag; a second signal interrupts at once, unless ``patient``.
+
+    A process among others has to be patient: it gets the terminal's signal and that of the process that started it.
 
     Outside the main thread, where Python allows no signal handlers, the flag is simply never set.
     """
@@ -28,7 +30,7 @@ def catch_stop_signals() -> Iterator[StopFlag]:
         return
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        if flag.requested:
+        if flag.requested and not patient:
             raise KeyboardInterrupt
         flag.requested = True
 

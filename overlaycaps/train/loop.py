@@ -2,127 +2,111 @@
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.functional import binary_cross_entropy_with_logits
 
-from overlaycaps.errors import Interrupted, UserError
+from overlaycaps.errors import Interrupted, ToldElsewhereError, UserError
 from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.models import build_model
-from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
-from overlaycaps.train.compilation import Forward, compile_forward
-from overlaycaps.train.evaluate import evaluate
+from overlaycaps.train.checkpoint import save_checkpoint
+from overlaycaps.train.evaluate import Watch, evaluate
 from overlaycaps.train.feed import draw_batches
+from overlaycaps.train.finite import describe_broken_layer, has_finite_weights
 from overlaycaps.train.interrupt import StopFlag
-from overlaycaps.train.observer import Evaluation, Observer, Progress
-from overlaycaps.train.optimizer import make_optimizer
-from overlaycaps.train.order import BatchPlan
+from overlaycaps.train.observer import Evaluation, Observer, Progress, Scoring, SilentObserver
 from overlaycaps.train.plan import PreparedRun
 from overlaycaps.train.result import describe_result
 from overlaycaps.train.run_folder import RunFolder
+from overlaycaps.train.state import Position, Weights, read_state, restore_state, save_state
+from overlaycaps.train.step import DivergedError, TrainStep, connect_step, make_step
 
 
-@dataclass
-class Position:
-    """How far a run is; with weights, optimiser and schedule it is all that resuming needs.
-
-    The order of the images is a function of seed and epoch, and nothing in the loop draws random numbers.
-    """
-
-    step: int = 0
-    images_seen: int = 0
-    loss_sum: float = 0.0
-    loss_images: int = 0
-    train_time_s: float = 0.0
-    best_exact_match: float = -1.0
-    best_epoch: int = 0
-    best_scores: dict[str, Any] = field(default_factory=dict)
-
-
-def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any]:
+def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any]:  # noqa: PLR0912 - one loop, whole
     """Train to the end, score the best checkpoint once on the test split, and write ``result.json``.
 
-    Continues from ``last.pt`` where the folder has one; on the CPU the outcome is the same, bit for bit.
+    Continues from the state in the folder where there is one; on the CPU the outcome is the same, bit for bit. Several
+    processes (``run.runtime.ranks``) call it together; the first of them writes and is observed.
 
     Returns:
         The result, as written.
 
     Raises:
         Interrupted: when ``stop`` asks for it; the state is saved and the message says how to continue.
-        UserError: if the loss is not finite, or a file cannot be written.
+        UserError: if a number is not finite, another process is gone, or a file cannot be written.
     """
     config, data, folder, runtime = run.config, run.data, run.folder, run.runtime
+    ranks = runtime.ranks
+    if not ranks.is_first:
+        observer = SilentObserver()
     runtime.prepare()
     torch.manual_seed(config.seed)
     model = build_model(config.model, run.model_config).to(runtime.device)
     plan = run.plan_batches()
-    optimizer, schedule = make_optimizer(model, config, plan.num_steps)
+    step = make_step(run, model)
     at = Position()
-    if folder.last_file.is_file():
-        state = load_checkpoint(folder.last_file)
-        try:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-            schedule.load_state_dict(state["schedule"])
-            at = Position(**state["position"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"{folder.last_file} is not a state of this run; train it again with --force.") from error
-        folder.keep_metrics_until(at.images_seen)
+    best: Weights = {}
+    state, warnings = ranks.on_first(lambda: read_state(folder))
+    if state is not None:
+        at, best = ranks.together(lambda: restore_state(folder, state, step))
+    if ranks.is_first:
+        # A process that was killed may have written more than its last state knows of.
+        folder.keep_metrics_until(at.epochs_done)
+        if best:
+            _save_best(folder, best, at)
+    failure = connect_step(step, run)
+    for warning in [*warnings, *([failure] if failure else [])]:
+        observer.on_warning(warning)
 
-    def save_last() -> None:
-        save_checkpoint(
-            folder.last_file,
-            {
-                "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "schedule": schedule.state_dict(),
-                "position": vars(at),
-            },
-        )
+    saved_s = time.monotonic()
+
+    def save() -> None:
+        nonlocal saved_s
+        at.peak_memory_mib = _find_larger(at.peak_memory_mib, runtime.measure_peak_memory_mib())
+        _check_weights(step, at, folder)
+        if ranks.is_first:
+            save_state(folder, step, at, best)
+        ranks.wait()  # a process that ends has the launcher end the others
+        saved_s = time.monotonic()
+
+    def stop_here() -> Exception:
+        left = f"stopped after {at.images_seen:,} of {plan.num_images:,} images; the state is saved. Continue with "
+        error = Interrupted(f"{left}`{folder.describe_resume()}`.")
+        return error if ranks.is_first else ToldElsewhereError(error.exit_code)
+
+    def watch_scoring(split: str, *, is_saved: bool) -> Watch:
+        def watch(done: int, total: int) -> None:
+            observer.on_scoring(Scoring(split, done, total))
+            if ranks.any(stop.requested):
+                if not is_saved:
+                    save()
+                raise stop_here()
+
+        return watch
 
     train_split = data.train.to(runtime.device)
-    forward: Forward = model
-    is_compiled = False
-    if config.compile:
-        shape = (data.spec.canvas_px, data.spec.canvas_px)
-        examples = [torch.zeros(n, *shape, dtype=torch.uint8, device=runtime.device) for n in plan.batch_sizes]
-        forward, failure = compile_forward(model, examples, runtime)
-        is_compiled = failure is None
-        if failure:
-            observer.on_warning(failure)
     resumed_images, resumed_time_s = at.images_seen, at.train_time_s
-    # The last epoch may be cut, so that a run with all its steps behind it has not the steps of whole epochs.
-    first_epoch = at.step // plan.steps_per_epoch if at.step < plan.num_steps else plan.num_epochs
-    for epoch in range(first_epoch, plan.num_epochs):
-        first_batch = at.step - epoch * plan.steps_per_epoch
+    while at.epochs_done < plan.num_epochs and not _is_given_up(at, config.patience):
+        epoch = at.epochs_done
+        batches = plan.split_epoch(epoch)[at.step - epoch * plan.steps_per_epoch :]
+        shares = [ranks.share(batch) for batch in batches]
         model.train()
-        started = time.perf_counter()
-        time_before_s = at.train_time_s
-        for images, labels in draw_batches(train_split, epoch, plan.split_epoch(epoch)[first_batch:], runtime.device):
-            with runtime.autocast():
-                logits = forward(images)
-            loss = binary_cross_entropy_with_logits(logits.float(), labels.float())
-            loss_value = loss.item()
-            if not math.isfinite(loss_value):
-                kept = f" The last good state is in {folder.last_file}." if folder.last_file.is_file() else ""
-                raise UserError(
-                    f"the loss is {loss_value} at step {at.step + 1}; lower --lr (it is {config.lr:g}).{kept}"
-                )
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            # Now, and not before the next backward pass: until then their memory serves the forward pass.
-            optimizer.zero_grad(set_to_none=True)
-
+        started_s = time.perf_counter()
+        for batch, (images, labels) in zip(
+            batches, draw_batches(train_split, epoch, shares, runtime.device), strict=True
+        ):
+            try:
+                loss = step.take(images, labels, len(batch), at.step + 1)
+            except DivergedError as error:
+                raise _say_what_is_kept(error, folder, ranks.is_first) from error
             at.step += 1
-            at.images_seen += len(images)
-            at.loss_sum += loss_value * len(images)
-            at.loss_images += len(images)
-            at.train_time_s = time_before_s + time.perf_counter() - started
+            at.images_seen += len(batch)
+            at.loss_sum += loss * len(batch)
+            at.loss_images += len(batch)
+            if at.step == plan.last_step(epoch):
+                runtime.synchronize()
+            at.train_time_s += time.perf_counter() - started_s
             speed = (at.images_seen - resumed_images) / (at.train_time_s - resumed_time_s)
             observer.on_progress(
                 Progress(
@@ -130,65 +114,114 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
                     num_epochs=plan.num_epochs,
                     images_seen=at.images_seen,
                     num_images=plan.num_images,
-                    loss=loss_value,
+                    step=at.step,
+                    loss=loss,
+                    lr=step.lr,
                     images_per_s=speed,
                     remaining_s=(plan.num_images - at.images_seen) / speed,
                 )
             )
-            if stop.requested and at.step < plan.last_step(epoch):
-                save_last()
-                raise Interrupted(_describe_stop(at, plan, folder))
+            if at.step < plan.last_step(epoch):
+                if ranks.any(stop.requested):
+                    save()
+                    raise stop_here()
+                if time.monotonic() - saved_s >= run.checkpoint_s:
+                    save()
+            started_s = time.perf_counter()
 
-        scores = evaluate(model, data.valid, runtime)
-        is_best = _note_evaluation(at, epoch + 1, scores)
+        _check_weights(step, at, folder)
+        scores = evaluate(model, data.valid, runtime, watch_scoring("validation", is_saved=False))
+        at.epochs_done += 1
+        is_best = _note_evaluation(at, scores)
         if is_best:
-            save_checkpoint(folder.best_file, {"model": model.state_dict(), "images_seen": at.images_seen})
+            best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
         train_loss = at.loss_sum / at.loss_images
+        entry = {
+            "epoch": at.epochs_done,
+            "step": at.step,
+            "images_seen": at.images_seen,
+            "train_loss": train_loss,
+            "lr": step.lr,
+            "train_time_s": at.train_time_s,
+            "validation": scores.to_dict(),
+        }
         at.loss_sum, at.loss_images = 0.0, 0
-        folder.append_metrics(
-            {
-                "epoch": epoch + 1,
-                "step": at.step,
-                "images_seen": at.images_seen,
-                "train_loss": train_loss,
-                "lr": schedule.get_last_lr()[0],
-                "train_time_s": at.train_time_s,
-                "validation": scores.to_dict(),
-            }
-        )
-        save_last()
+        if ranks.is_first:
+            if is_best:
+                _save_best(folder, best, at)
+            folder.append_metrics(entry)
+        save()
         observer.on_evaluation(
             Evaluation(
-                epoch=epoch + 1,
+                epoch=at.epochs_done,
                 num_epochs=plan.num_epochs,
                 images_seen=at.images_seen,
                 train_loss=train_loss,
                 exact_match=scores.exact_match.ratio,
                 is_best=is_best,
+                step=at.step,
+                images_per_s=at.images_seen / at.train_time_s,
+                num_left=None if config.patience is None else config.patience - at.stale_evaluations,
             )
         )
-        if stop.requested:
-            raise Interrupted(_describe_stop(at, plan, folder))
+        if ranks.any(stop.requested):
+            raise stop_here()
 
     # The only place that touches the test split.
-    model.load_state_dict(load_checkpoint(folder.best_file)["model"])
-    result = describe_result(run, model, vars(at), evaluate(model, data.test, runtime), is_compiled)
-    folder.write_result(result)
+    model.load_state_dict(best)
+    test = evaluate(model, data.test, runtime, watch_scoring("test", is_saved=True))
+    peaks = ranks.gather(_find_larger(at.peak_memory_mib, runtime.measure_peak_memory_mib()))
+    at.peak_memory_mib = max((peak for peak in peaks if peak is not None), default=None)
+    result = describe_result(run, model, at, test, step.is_compiled)
+    if ranks.is_first:
+        folder.write_result(result)
     return result
 
 
-def _describe_stop(at: Position, plan: BatchPlan, folder: RunFolder) -> str:
-    return (
-        f"stopped after {at.images_seen:,} of {plan.num_images:,} images; the state is saved. Continue with "
-        f"`{folder.describe_resume()}`."
-    )
+def _is_given_up(at: Position, patience: int | None) -> bool:
+    return patience is not None and at.stale_evaluations >= patience
 
 
-def _note_evaluation(at: Position, epoch: int, scores: MultilabelScores) -> bool:
+def _note_evaluation(at: Position, scores: MultilabelScores) -> bool:
     """Remember the scores if they are the best so far; of equals, the later."""
-    if scores.exact_match.ratio < at.best_exact_match:
+    ratio = scores.exact_match.ratio
+    at.stale_evaluations = 0 if ratio > at.best_exact_match else at.stale_evaluations + 1
+    if ratio < at.best_exact_match:
         return False
-    at.best_exact_match = scores.exact_match.ratio
-    at.best_epoch = epoch
+    at.best_exact_match = ratio
+    at.best_epoch = at.epochs_done
+    at.best_images_seen = at.images_seen
     at.best_scores = scores.to_dict()
     return True
+
+
+def _save_best(folder: RunFolder, best: Weights, at: Position) -> None:
+    save_checkpoint(folder.best_file, {"model": best, "images_seen": at.best_images_seen})
+
+
+def _check_weights(step: TrainStep, at: Position, folder: RunFolder) -> None:
+    """Refuse weights that are not finite before they replace a sound state.
+
+    Raises:
+        DivergedError: if they are.
+    """
+    if has_finite_weights(step.model):
+        return
+    images = next(step.model.parameters()).new_zeros(1, 1, 1)  # looked at only where the weights are sound
+    where = describe_broken_layer(step.model, images, step.runtime)
+    error = DivergedError(
+        f"the weights are not finite after step {at.step}, at a learning rate of {step.lr:.3g}: the first number that "
+        f"is not is in {where}; lower --lr."
+    )
+    raise _say_what_is_kept(error, folder, step.runtime.ranks.is_first)
+
+
+def _say_what_is_kept(error: UserError, folder: RunFolder, is_first: bool) -> UserError:
+    if not is_first:
+        return ToldElsewhereError(error.exit_code)
+    kept = f" The last good state is in {folder.last_file}." if folder.last_file.is_file() else ""
+    return DivergedError(f"{error}{kept}")
+
+
+def _find_larger(known: float | None, new: float | None) -> float | None:
+    return max((value for value in (known, new) if value is not None), default=None)

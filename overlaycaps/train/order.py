@@ -9,6 +9,12 @@ from numpy.random import Generator, Philox, SeedSequence
 from torch import Tensor
 
 
+def split_sizes(total: int, num_parts: int) -> list[int]:
+    """Return the sizes of so many parts of a whole, as equal as can be, the larger ones first; as ``tensor_split``."""
+    size, rest = divmod(total, num_parts)
+    return [size + 1] * rest + [size] * (num_parts - rest)
+
+
 @dataclass(frozen=True)
 class BatchPlan:
     """Which images every optimiser step sees.

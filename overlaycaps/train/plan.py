@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,26 +10,34 @@ from typing import Any
 
 from overlaycaps.config import (
     DEFAULT_BATCH_SIZE,
+    DEFAULT_CHECKPOINT_MINUTES,
     DEFAULT_EPOCHS,
-    DEFAULT_LR,
     DEFAULT_ROUTING,
-    DEFAULT_WEIGHT_DECAY,
     SIZES,
     CapsuleConfig,
+    ExecutionConfig,
     TrainConfig,
 )
 from overlaycaps.data.loading import OverlayData, load_data
 from overlaycaps.errors import UsageError, UserError
 from overlaycaps.models import MODELS, build_model
+from overlaycaps.processor import count_cores
 from overlaycaps.tables import is_target, look_up
+from overlaycaps.train.lr_schedules import DEFAULT_LR_SCHEDULE, DEFAULT_WARM_UP
+from overlaycaps.train.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from overlaycaps.train.order import BatchPlan
+from overlaycaps.train.ranks import ALONE, Ranks
 from overlaycaps.train.run_folder import RunFolder
 from overlaycaps.train.runtime import Runtime, select_runtime
+from overlaycaps.train.tensorboard import check_tensorboard
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a user asks for; ``None`` stands for the default."""
+    """What a user asks for; ``None`` stands for the default, or for anything.
+
+    ``data_digest`` is that of the data that must be in the file.
+    """
 
     model: str
     size: str
@@ -40,9 +49,17 @@ class TrainRequest:
     epochs: int | None = None
     images: int | None = None
     batch_size: int = DEFAULT_BATCH_SIZE
+    optimizer: str = DEFAULT_OPTIMIZER
     lr: float | None = None
+    weight_decay: float | None = None
+    lr_schedule: str = DEFAULT_LR_SCHEDULE
+    warm_up: float = DEFAULT_WARM_UP
+    clip_norm: float | None = None
+    patience: int | None = None
     precision: str = "auto"
     threads: int | None = None
+    accumulate: int = 1
+    checkpoint_minutes: float = DEFAULT_CHECKPOINT_MINUTES
     compile: bool = False
     fresh: bool = False
     routing: str = DEFAULT_ROUTING
@@ -51,6 +68,8 @@ class TrainRequest:
     scale_agreement: bool = CapsuleConfig.scale_agreement
     layer_norm: bool = CapsuleConfig.layer_norm
     name: str | None = None
+    tensorboard: bool = False
+    data_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,9 @@ class PreparedRun:
     folder: RunFolder
     runtime: Runtime
     warnings: list[str]
+    execution: ExecutionConfig
+    checkpoint_s: float = DEFAULT_CHECKPOINT_MINUTES * 60
+    tensorboard: bool = False
 
     def plan_batches(self) -> BatchPlan:
         """Return which images every optimiser step sees."""
@@ -75,6 +97,7 @@ class PreparedRun:
         return {
             "training": self.config.to_dict(),
             "model": self.model_config.to_dict(),
+            "execution": self.execution.to_dict(),
             "data": {"path": described["path"], "digest": described["digest"]},
         }
 
@@ -93,15 +116,18 @@ class PreparedRun:
         return same_data and same_training and stored.get("model") == self.model_config.to_dict()
 
 
-def check_request(request: TrainRequest) -> None:
+def check_request(request: TrainRequest, ranks: Ranks = ALONE) -> None:
     """Check every option as far as that can be done without the data, so that a slip is told before any work.
 
     Raises:
         UsageError: if an option's value does not fit.
     """
     look_up(MODELS, request.model, "--model")
-    select_runtime(request.gpu, request.cpu, request.precision, request.threads)
+    select_runtime(request.gpu, request.cpu, request.precision, request.threads, ranks)
+    _check_execution(request.batch_size, request.accumulate, request.checkpoint_minutes, ranks)
     _make_model_config(request)
+    if request.tensorboard:
+        check_tensorboard()
     _check_budget(request)
     # How many images some epochs are is known with the data; until then, as many as fill a batch.
     _make_config(request, request.batch_size if request.images is None else request.images)
@@ -109,17 +135,24 @@ def check_request(request: TrainRequest) -> None:
         _check_name(request.name)
 
 
-def prepare_run(request: TrainRequest) -> PreparedRun:
+def prepare_run(request: TrainRequest, ranks: Ranks = ALONE) -> PreparedRun:
     """Fill in the defaults, check everything, read the data; nothing is written yet.
+
+    Every process of the job calls it for itself.
 
     Raises:
         UsageError: if an option's value does not fit.
         UserError: if the images of the data file do not.
         data_gen.errors.DataError: if the data file cannot be used.
     """
-    check_request(request)
-    runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision, request.threads)
+    check_request(request, ranks)
+    runtime, warnings = select_runtime(request.gpu, request.cpu, request.precision, request.threads, ranks)
     data = load_data(request.data_path, request.seed if request.fresh else None)
+    if request.data_digest not in (None, data.digest):
+        raise UserError(
+            f"{request.data_path} is not the data of the run that --config names; its digest differs. Give the right "
+            "one, or the one that you want instead, by --data."
+        )
     num_epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
     config = _make_config(request, num_epochs * len(data.train) if request.images is None else request.images)
     try:
@@ -132,38 +165,59 @@ def prepare_run(request: TrainRequest) -> PreparedRun:
     model = build_model(request.model, model_config)
     _check_routing_options(request, model.describe_routing()["routing"])
     name = _name_run(config, model.config) if request.name is None else request.name
-    return PreparedRun(config, model.config, data, RunFolder(request.runs_dir / name), runtime, warnings)
+    return PreparedRun(
+        config,
+        model.config,
+        data,
+        RunFolder(request.runs_dir / name),
+        runtime,
+        warnings,
+        ExecutionConfig(runtime.precision, runtime.num_threads, ranks.size, request.accumulate),
+        request.checkpoint_minutes * 60,
+        request.tensorboard,
+    )
 
 
-def prepare_resumed_run(
-    path: Path,
-    gpu: int | None,
-    cpu: bool,
-    named: Collection[str] = frozenset(),
-    data_path: Path | None = None,
-    threads: int | None = None,
-) -> PreparedRun:
-    """Read an unfinished run back from its folder, with the data that it was begun on, perhaps moved to ``data_path``.
+@dataclass(frozen=True)
+class ResumeRequest:
+    """What a user asks for who continues a run: where, and on what; ``None`` stands for what the run had before.
 
     A folder is data, and may be someone else's: it must not choose code to import. A model or routing that is given by
     its place (``package.module:attribute``) is used only if the user names it again, in ``named``.
+    """
+
+    path: Path
+    gpu: int | None = None
+    cpu: bool = False
+    named: Collection[str] = frozenset()
+    data_path: Path | None = None
+    threads: int | None = None
+    accumulate: int | None = None
+    tensorboard: bool = False
+    checkpoint_minutes: float = DEFAULT_CHECKPOINT_MINUTES
+
+
+def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> PreparedRun:
+    """Read an unfinished run back from its folder, with the data that it was begun on, perhaps moved elsewhere.
+
+    It keeps precision, threads and parts of a batch that it had before, which decide the last bits of its numbers. A
+    run that was stopped before it saved any state begins anew.
 
     Raises:
-        UserError: if the folder is not a run's, the run is finished, it has no state to continue from, or the data
-            file is not the one that the run was begun on.
+        UserError: if the folder is not a run's, the run is finished, or the data file is not the one that the run was
+            begun on.
     """
-    folder = RunFolder(path)
+    path, folder = request.path, RunFolder(request.path)
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of an unfinished run.")
     content = folder.read_config()
     if folder.is_finished():
         raise UserError(f"{path} is finished already; see it with `overlaycaps compare`.")
-    if not folder.can_resume():
-        raise UserError(f"{path} has no saved state to continue from; start it again with --force.")
     try:
         config = TrainConfig.from_dict(content["training"])
         model_config = CapsuleConfig.from_dict(content["model"])
-        data_path, digest = data_path or Path(content["data"]["path"]), content["data"]["digest"]
+        former = ExecutionConfig.from_dict(content["execution"]) if "execution" in content else None
+        data_path, digest = request.data_path or Path(content["data"]["path"]), content["data"]["digest"]
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{folder.config_file} is damaged: {error} is missing or of a wrong type; start the run again with --force."
@@ -171,15 +225,45 @@ def prepare_resumed_run(
     except UsageError as error:
         raise UserError(f"{folder.config_file} is damaged: {error} Start the run again with --force.") from error
     for option, name in (("--model", config.model), ("--routing", model_config.routing)):
-        if is_target(name) and name not in named:
+        if is_target(name) and name not in request.named:
             raise UserError(f"{path} runs code from {name}; if you trust it, say so with `{option} {name}`.")
-    runtime, warnings = select_runtime(gpu, cpu, config.precision, threads)
+    accumulate = request.accumulate or (former.accumulate if former else 1)
+    _check_execution(config.batch_size, accumulate, request.checkpoint_minutes, ranks)
+    threads = request.threads
+    if threads is None and former is not None and former.processes == ranks.size and former.threads <= count_cores():
+        threads = former.threads
+    runtime, warnings = select_runtime(
+        request.gpu, request.cpu, former.precision if former else config.precision, threads, ranks
+    )
     data = load_data(data_path, config.seed if config.fresh else None)
     if data.digest != digest:
         raise UserError(
             f"{data_path} is not the data that {path} was begun on; its digest differs. Give the right one by --data."
         )
-    return PreparedRun(config, model_config, data, folder, runtime, warnings)
+    if not folder.can_resume():
+        warnings.append(f"{path} has no saved state yet; it begins anew.")
+    return PreparedRun(
+        config,
+        model_config,
+        data,
+        folder,
+        runtime,
+        warnings,
+        ExecutionConfig(runtime.precision, runtime.num_threads, ranks.size, accumulate),
+        request.checkpoint_minutes * 60,
+        request.tensorboard,
+    )
+
+
+def _check_execution(batch_size: int, accumulate: int, checkpoint_minutes: float, ranks: Ranks) -> None:
+    if not 1 <= accumulate <= max(1, batch_size):
+        raise UsageError(f"--accumulate {accumulate}: a batch of {batch_size} images has 1 to {batch_size} parts.")
+    if not (math.isfinite(checkpoint_minutes) and checkpoint_minutes >= 0):
+        raise UsageError(f"--checkpoint-minutes {checkpoint_minutes}: it must be 0 or more.")
+    if ranks.size > max(1, batch_size):
+        raise UsageError(
+            f"{ranks.size} processes have nothing to share in batches of {batch_size}; raise --batch-size."
+        )
 
 
 def _check_budget(request: TrainRequest) -> None:
@@ -191,17 +275,23 @@ def _check_budget(request: TrainRequest) -> None:
 
 
 def _make_config(request: TrainRequest, num_images: int) -> TrainConfig:
+    optimizer = look_up(OPTIMIZERS, request.optimizer, "--optimizer")
     return TrainConfig(
         model=request.model,
         size=request.size,
         seed=request.seed,
         num_images=num_images,
         batch_size=request.batch_size,
-        lr=DEFAULT_LR if request.lr is None else request.lr,
-        weight_decay=DEFAULT_WEIGHT_DECAY,
+        lr=optimizer.lr if request.lr is None else request.lr,
+        weight_decay=optimizer.weight_decay if request.weight_decay is None else request.weight_decay,
         precision=request.precision,
         compile=request.compile,
         fresh=request.fresh,
+        optimizer=request.optimizer,
+        lr_schedule=request.lr_schedule,
+        warm_up=request.warm_up,
+        clip_norm=request.clip_norm,
+        patience=request.patience,
     )
 
 
@@ -235,6 +325,7 @@ def _check_routing_options(request: TrainRequest, routing: str | None) -> None:
 
 def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
     """Return the name of a run's folder: model, what differs from the defaults in routing, size, budget, seed."""
+    optimizer = OPTIMIZERS[config.optimizer]
     thousands, rest = divmod(config.num_images, 1000)
     parts = {
         config.model: True,
@@ -245,6 +336,14 @@ def _name_run(config: TrainConfig, model_config: CapsuleConfig) -> str:
         "unnormalized": not model_config.layer_norm,
         config.size: True,
         str(config.num_images) if rest else f"{thousands}k": True,
+        config.optimizer: config.optimizer != DEFAULT_OPTIMIZER,
+        f"lr{config.lr:g}": config.lr != optimizer.lr,
+        f"batch{config.batch_size}": config.batch_size != DEFAULT_BATCH_SIZE,
+        f"decay{config.weight_decay:g}": config.weight_decay != optimizer.weight_decay,
+        config.lr_schedule: config.lr_schedule != DEFAULT_LR_SCHEDULE,
+        f"warmup{config.warm_up:g}": config.warm_up != DEFAULT_WARM_UP,
+        f"clip{config.clip_norm:g}" if config.clip_norm is not None else "unclipped": config.clip_norm is not None,
+        f"patience{config.patience}": config.patience is not None,
         "fresh": config.fresh,
         "compiled": config.compile,
         f"seed{config.seed}": True,

@@ -9,19 +9,19 @@ from overlaycaps.metrics.intervals import wilson_interval
 from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.models.base import OverlayModel
 from overlaycaps.schemas import RESULT_SCHEMA, RESULT_VERSION
-from overlaycaps.train.optimizer import OPTIMIZER_NAME, SCHEDULE_NAME
 from overlaycaps.train.plan import PreparedRun
+from overlaycaps.train.state import Position
 
 
 def describe_result(
-    run: PreparedRun, model: OverlayModel, position: Mapping[str, Any], test: MultilabelScores, is_compiled: bool
+    run: PreparedRun, model: OverlayModel, at: Position, test: MultilabelScores, is_compiled: bool
 ) -> dict[str, Any]:
     """Return everything that ``compare`` needs, as plain data.
 
     Args:
         run: what was run.
         model: as trained.
-        position: fields of :class:`overlaycaps.train.loop.Position` at the end.
+        at: position at the end.
         test: scores of the chosen checkpoint on the test split.
         is_compiled: whether the training steps were, which may have been asked for in vain.
     """
@@ -40,24 +40,31 @@ def describe_result(
         },
         "training": {
             "seed": config.seed,
-            "images_seen": position["images_seen"],
-            "steps": position["step"],
+            "images_seen": at.images_seen,
+            "images_planned": config.num_images,
+            "steps": at.step,
             "batch_size": config.batch_size,
             "lr": config.lr,
             "weight_decay": config.weight_decay,
-            "optimizer": OPTIMIZER_NAME,
-            "schedule": SCHEDULE_NAME,
+            "optimizer": config.optimizer,
+            "schedule": config.lr_schedule,
+            "warm_up": config.warm_up,
+            "clip_norm": config.clip_norm,
+            "patience": config.patience,
+            "accumulate": run.execution.accumulate,
             "precision": run.runtime.precision,
             "compile": is_compiled,
             "fresh": config.fresh,
-            "train_time_s": position["train_time_s"],
-            "images_per_s": position["images_seen"] / position["train_time_s"],
-            "best_epoch": position["best_epoch"],
+            "train_time_s": at.train_time_s,
+            "images_per_s": at.images_seen / at.train_time_s,
+            "peak_memory_mib": at.peak_memory_mib,
+            "best_epoch": at.best_epoch,
+            "epochs_done": at.epochs_done,
             "num_epochs": run.plan_batches().num_epochs,
         },
         "data": run.data.describe(),
         "environment": run.runtime.describe(),
-        "validation": position["best_scores"],
+        "validation": at.best_scores,
         "test": test.to_dict(),
     }
 

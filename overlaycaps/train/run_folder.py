@@ -3,14 +3,22 @@
 config.json     what the run is: written first
 metrics.jsonl   one line per evaluation
 last.pt         the state to continue from
+previous.pt     the state before it, should last.pt turn out to be damaged
 best.pt         the weights with the best validation exact match so far
+failure.json    why the run stopped, if it failed; gone when it goes on
 result.json     written last: a run with it is finished
+train.lock      while a process trains into the folder
+tensorboard/    what --tensorboard wrote
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +26,9 @@ from typing import Any
 from overlaycaps.errors import UserError
 from overlaycaps.files import describe_write_failure, write_text_atomically
 from overlaycaps.schemas import RUN_SCHEMA, RUN_VERSION
+from overlaycaps.train.run_lock import LOCK_NAME, lock_run
+
+_MAX_JSON_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,11 @@ class RunFolder:
         return self.path / "last.pt"
 
     @property
+    def previous_file(self) -> Path:
+        """State before the last."""
+        return self.path / "previous.pt"
+
+    @property
     def best_file(self) -> Path:
         """Best weights so far."""
         return self.path / "best.pt"
@@ -51,9 +67,19 @@ class RunFolder:
         """What ``compare`` reads; its presence says that the run is finished."""
         return self.path / "result.json"
 
+    @property
+    def failure_file(self) -> Path:
+        """Why the run stopped, if it failed."""
+        return self.path / "failure.json"
+
+    @property
+    def events_folder(self) -> Path:
+        """What TensorBoard reads."""
+        return self.path / "tensorboard"
+
     def is_empty(self) -> bool:
         """Whether it is a folder in which there is nothing that could be lost."""
-        return self.path.is_dir() and not any(self.path.iterdir())
+        return self.path.is_dir() and all(path.name == LOCK_NAME for path in self.path.iterdir())
 
     def is_finished(self) -> bool:
         """Whether the run ended and was scored."""
@@ -61,11 +87,37 @@ class RunFolder:
 
     def can_resume(self) -> bool:
         """Whether there is a state to continue from."""
-        return self.last_file.is_file() and not self.is_finished()
+        return (self.last_file.is_file() or self.previous_file.is_file()) and not self.is_finished()
 
     def describe_resume(self) -> str:
         """Return the command that continues the run."""
-        return shlex.join(["overlaycaps", "train", "--resume", str(self.path)])
+        return shlex.join([*describe_launcher(os.environ), "train", "--resume", str(self.path)])
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Keep other processes from training into the folder, which is made if need be, while the block runs.
+
+        A folder that was made for it and is still empty at the end is removed again.
+
+        Gives:
+            Whether the file system has locks, so that others are kept out.
+
+        Raises:
+            RunInUseError: if another process trains into it.
+            UserError: if the folder cannot be made.
+        """
+        is_new = not self.path.exists()
+        if is_new:
+            self._make()
+        if not self.path.is_dir():
+            raise UserError(f"{self.path} is not a folder; choose another --name or --runs.")
+        try:
+            with lock_run(self.path) as is_locked:
+                yield is_locked
+        finally:
+            if is_new:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()  # fails, as it should, where there is something in it
 
     def create(self, config: dict[str, Any], *, force: bool) -> None:
         """Make the folder and write ``config.json``.
@@ -76,16 +128,13 @@ class RunFolder:
             UserError: if the folder holds a run and ``force`` is off, holds something that is not a run, or cannot be
                 written.
         """
-        try:
-            is_new = not self.path.exists()
-            if not is_new and not self.is_empty():
-                self._check_ours("choose another --name or --runs")
-                if not force:
-                    raise UserError(self._describe_obstacle())
-                self._clear()
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(describe_write_failure(self.path, error)) from error
+        is_new = not self.path.exists()
+        if not is_new and not self.is_empty():
+            self._check_ours("choose another --name or --runs")
+            if not force:
+                raise UserError(self._describe_obstacle())
+            self._clear()
+        self._make()
         try:
             write_text_atomically(self.config_file, _dump(self._wrap(config)))
         except BaseException:
@@ -108,6 +157,25 @@ class RunFolder:
             )
         return config
 
+    def write_failure(self, message: str) -> None:
+        """Note why the run stopped; on a disk that is full, that stays unwritten."""
+        with contextlib.suppress(UserError):
+            write_text_atomically(self.failure_file, _dump({"message": message}))
+
+    def forget_failure(self) -> None:
+        """Remove the note on why the run stopped: it goes on."""
+        with contextlib.suppress(OSError):
+            self.failure_file.unlink(missing_ok=True)
+
+    def read_failure(self) -> str | None:
+        """Return why the run stopped, if it failed."""
+        if not self.failure_file.is_file():
+            return None
+        try:
+            return str(_load_object(self.failure_file)["message"])
+        except (UserError, KeyError):
+            return "it failed; why is no longer known"
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Write ``result.json``, which finishes the run."""
         write_text_atomically(self.result_file, _dump(result))
@@ -120,12 +188,12 @@ class RunFolder:
         except OSError as error:
             raise UserError(describe_write_failure(self.metrics_file, error)) from error
 
-    def keep_metrics_until(self, images_seen: int) -> None:
-        """Drop the lines of evaluations after ``images_seen``, which a resumed run will make again."""
+    def keep_metrics_until(self, epoch: int) -> None:
+        """Drop the lines of evaluations after ``epoch`` (counted from 1), which a resumed run will make again."""
         if not self.metrics_file.is_file():
             return
-        lines = self.metrics_file.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _images_seen(line) <= images_seen]
+        lines = self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = [line for line in lines if _read_epoch(line) <= epoch]
         write_text_atomically(self.metrics_file, "".join(line + "\n" for line in kept))
 
     def _check_ours(self, remedy: str) -> None:
@@ -144,9 +212,17 @@ class RunFolder:
             )
         return f"{self.path} exists; pass --force to use it, or choose another --name."
 
+    def _make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(describe_write_failure(self.path, error)) from error
+
     def _clear(self) -> None:
         # The result goes first: a run without one is never taken for finished.
-        for file in (self.result_file, self.last_file, self.best_file, self.metrics_file, self.config_file):
+        files = (self.result_file, self.last_file, self.previous_file, self.best_file, self.failure_file)
+        events = sorted(self.events_folder.glob("events.out.tfevents.*"))  # others' files stay
+        for file in (*files, self.metrics_file, *events, self.config_file):
             try:
                 file.unlink(missing_ok=True)
             except OSError as error:
@@ -157,10 +233,20 @@ class RunFolder:
         return {"schema": RUN_SCHEMA, "schema_version": RUN_VERSION, **config}
 
 
-def _images_seen(line: str) -> float:
+def describe_launcher(environment: Mapping[str, str]) -> list[str]:
+    """Return the words by which this program was started: alone, or by torchrun as so many processes."""
+    size, local_size = (environment.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if not (size.isdecimal() and local_size.isdecimal()) or int(size) <= 1:
+        return ["overlaycaps"]
+    nodes = int(size) // max(1, int(local_size))
+    several = ["--nnodes", str(nodes), "..."] if nodes > 1 else []
+    return ["torchrun", *several, "--nproc-per-node", local_size, "-m", "overlaycaps"]
+
+
+def _read_epoch(line: str) -> float:
     # A line that a crash cut short belongs to no evaluation that can be kept.
     try:
-        return int(json.loads(line)["images_seen"])
+        return int(json.loads(line)["epoch"])
     except (ValueError, KeyError, TypeError):
         return float("inf")
 
@@ -171,8 +257,10 @@ def _dump(data: dict[str, Any]) -> str:
 
 def _load_object(path: Path) -> dict[str, Any]:
     try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ValueError("it is too large")
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} could not be read ({error}); move its folder away.") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} holds no JSON object; it is not a configuration of overlaycaps. Move its folder away.")

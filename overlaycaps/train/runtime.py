@@ -13,7 +13,9 @@ import torch
 from overlaycaps import __version__
 from overlaycaps.errors import UsageError
 from overlaycaps.kernels import choose_backend
+from overlaycaps.memory import peak_memory_mib
 from overlaycaps.processor import name_processor
+from overlaycaps.train.ranks import ALONE, Ranks
 from overlaycaps.train.threads import choose_num_threads
 
 
@@ -24,19 +26,25 @@ class Runtime:
     Attributes:
         device: of the run.
         precision: ``fp32``, or ``bf16`` autocast.
-        num_threads: on the CPU.
+        num_threads: on the CPU, of each process.
+        ranks: this process among those of the job.
     """
 
     device: torch.device
     precision: str
     num_threads: int
+    ranks: Ranks = ALONE
 
     def __str__(self) -> str:
-        return f"{self.device} in {self.precision}"
+        several = f", {self.ranks.size} processes" if self.ranks.size > 1 else ""
+        return f"{self.device} in {self.precision}{several}"
 
     def prepare(self) -> None:
         """Set up the process: call it once, before anything is computed."""
         torch.set_num_threads(self.num_threads)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
         # What has to be compiled is compiled now; it is not to count as training time.
         choose_backend(self.device.type)
 
@@ -49,12 +57,22 @@ class Runtime:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def measure_peak_memory_mib(self) -> float | None:
+        """Return the most memory in use so far, in MiB: by tensors on the GPU, else by the whole process.
+
+        None where the system does not tell.
+        """
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        return peak_memory_mib()
+
     def describe(self) -> dict[str, Any]:
         """Return the ``environment`` object of a run's result."""
         return {
             "device": str(self.device),
             "device_name": _name_device(self.device),
             "threads": self.num_threads,
+            "processes": self.ranks.size,
             "kernels": choose_backend(self.device.type).backend,
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -64,21 +82,26 @@ class Runtime:
         }
 
 
-def select_runtime(gpu: int | None, cpu: bool, precision: str, threads: int | None = None) -> tuple[Runtime, list[str]]:
+def select_runtime(
+    gpu: int | None, cpu: bool, precision: str, threads: int | None = None, ranks: Ranks = ALONE
+) -> tuple[Runtime, list[str]]:
     """Choose device, precision and threads.
+
+    Of several processes each takes the GPU whose number is its rank on its machine.
 
     Args:
         gpu: ordinal that was asked for, or none.
         cpu: the CPU was asked for.
         precision: ``auto``, ``fp32`` or ``bf16``.
         threads: number of threads that was asked for, or none.
+        ranks: this process among those of the job.
 
     Returns:
         The runtime, and warnings to show: a GPU that was asked for where there is none is replaced by the CPU.
 
     Raises:
-        UsageError: if both devices were asked for, the ordinal is not among the GPUs that exist, or the number of
-            threads is none.
+        UsageError: if both devices were asked for, the ordinal is not among the GPUs that exist, there are more
+            processes than GPUs, or the number of threads is none.
     """
     if gpu is not None and cpu:
         raise UsageError("--gpu and --cpu exclude each other; give one of them.")
@@ -91,11 +114,22 @@ def select_runtime(gpu: int | None, cpu: bool, precision: str, threads: int | No
     if gpu is not None and not num_gpus:
         warnings.append(f"--gpu {gpu}: no CUDA device is available to torch {torch.__version__}; using the CPU.")
     use_gpu = num_gpus > 0 and not cpu
+    if use_gpu and ranks.size > 1:
+        if gpu is not None:
+            raise UsageError(
+                f"--gpu {gpu}: each of several processes takes a GPU of its own; leave it out, or say by "
+                "CUDA_VISIBLE_DEVICES which."
+            )
+        if ranks.local_size > num_gpus:
+            raise UsageError(
+                f"{ranks.local_size} processes on a machine with {num_gpus} GPUs: start one for each, or give --cpu."
+            )
+        gpu = ranks.local_rank
     device = torch.device("cuda", gpu or 0) if use_gpu else torch.device("cpu")
     if precision == "auto":
         has_bfloat16 = torch.cuda.is_bf16_supported() if use_gpu else has_fast_bfloat16()
         precision = "bf16" if has_bfloat16 else "fp32"
-    return Runtime(device, precision, choose_num_threads(threads)), warnings
+    return Runtime(device, precision, choose_num_threads(threads), ranks), warnings
 
 
 def has_fast_bfloat16() -> bool:

@@ -79,7 +79,7 @@ def test_a_child_without_an_answer_is_told(output: str, child: Path) -> None:
 def test_the_memory_of_a_child_is_its_own(child: Path) -> None:
     child.write_text(
         "import json\n"
-        "from benchmarks.measure import current_memory_mib, peak_memory_mib\n"
+        "from overlaycaps.memory import current_memory_mib, peak_memory_mib\n"
         "idle = current_memory_mib()\n"
         "bytearray(b'1') * (64 * 2**20)\n"
         "print(json.dumps({'idle_mib': idle, 'peak_mib': peak_memory_mib()}))"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -43,8 +44,7 @@ def workshop(small_data: Path, trained_runs: Path, tmp_path_factory: pytest.Temp
     shutil.copytree(trained_runs, folder / "runs")
     shutil.copytree(folder / "runs/baseline", folder / "unfinished/baseline")
     (folder / "unfinished/baseline/result.json").unlink()
-    shutil.copytree(folder / "unfinished/baseline", folder / "odd/no-state")
-    (folder / "odd/no-state/last.pt").unlink()
+    (folder / "unfinished/baseline/previous.pt").unlink()
     shutil.copytree(folder / "unfinished/baseline", folder / "odd/bad-state")
     (folder / "odd/bad-state/last.pt").write_bytes(b"junk")
     shutil.copytree(folder / "unfinished/baseline", folder / "odd/other-state")
@@ -183,7 +183,6 @@ TRAIN_RUNS = [
     ("train --resume hollow", FAILED, ["hollow is not a run folder", "give the folder of a run"]),
     ("train --resume text.h5", FAILED, ["text.h5 is not a folder", "give the folder of a run"]),
     ("train --resume odd/thesis", FAILED, ["odd/thesis is not a run folder", "give the folder of a run"]),
-    ("train --resume odd/no-state", FAILED, ["odd/no-state has no saved state", "--force"]),
     ("train --resume odd/bad-config", FAILED, ["odd/bad-config/config.json could not be read"]),
     ("train --resume runs/capsules", FAILED, ["runs/capsules is finished already", "`overlaycaps compare`"]),
     (f"train --resume {LONG}", FAILED, ["the name is too long"]),
@@ -279,6 +278,9 @@ def test_a_state_that_cannot_be_used_is_named(
     assert outcome.exit_code == FAILED
     assert f"odd/{name}/last.pt {word}" in outcome.error
     assert "--force" in outcome.error
+    note = f"odd/{name}/failure.json"
+    assert word in json.loads(Path(note).read_text())["message"]
+    Path(note).unlink()
     assert read_tree(workshop) == before
 
 

@@ -21,7 +21,7 @@ from tests.data_gen.sources import make_source
 
 PRECISION = select_runtime(None, True, "auto")[0].precision
 FEW = ("--train", "60", "--valid", "20", "--test", "30")
-RUN_FILES = ["best.pt", "config.json", "last.pt", "metrics.jsonl", "result.json"]
+RUN_FILES = ["best.pt", "config.json", "last.pt", "metrics.jsonl", "previous.pt", "result.json"]
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     assert first.stdout.startswith("data.h5: 96 training")
     folders = [f"{model}-tiny-150-seed0" for model in MATCHED_MODELS]
     for model, folder in zip(MATCHED_MODELS, folders, strict=True):
-        assert f"training {model} on cpu in {PRECISION}; run folder runs/{folder}\n" in first.stderr
+        assert f"{model} seed 0: finished, {folder}: test exact match" in first.stdout
         assert sorted(file.name for file in (tmp_path / "runs" / folder).iterdir()) == RUN_FILES
     before = read_tree(tmp_path)
     assert sorted(before)[:3] == ["data.h5", "report.json", "report.md"]
@@ -166,34 +166,29 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     assert second.exit_code == 0
     expected = [
         "data.h5 exists and is used as it is",
-        *(f"runs/{folder} is finished" for folder in folders),
-        "every run is finished: there is nothing to train",
+        *(
+            f"[{number}/4] {model} seed 0: skipped: runs/{folder} is finished"
+            for number, (model, folder) in enumerate(zip(MATCHED_MODELS, folders, strict=True), start=1)
+        ),
         "written: report.md, report.json",
     ]
     assert second.stderr.splitlines() == expected
-    assert second.stdout == first.stdout.partition("\n")[2], "the same comparison"
+    comparisons = [run.stdout[run.stdout.index("Runs\n") :] for run in (first, second)]
+    assert comparisons[0] == comparisons[1]
     assert read_tree(tmp_path) == before
-
-
-@pytest.mark.usefixtures("small_choices")
-def test_reproduce_makes_all_of_the_data_wherever_it_runs(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    done = cli("reproduce", "--images", "64", "--size", "tiny", "--cpu", "--seed", "1")
-    assert done.stdout.startswith("data.h5: 96 training"), done.stderr
-    assert (tmp_path / "data.h5").is_file()
 
 
 @pytest.mark.usefixtures("desk")
 def test_reproduce_leaves_another_run_alone(cli: Cli) -> None:
-    assert cli("train", "--model", "cnn", "--size", "tiny", "--images", "150", "--cpu", "--lr", "0.1").exit_code == 0
+    name = ("--name", "cnn-tiny-150-seed0")
+    words = ("train", "--model", "cnn", "--size", "tiny", "--images", "150", "--cpu", "--lr", "0.1")
+    assert cli(*words, *name).exit_code == 0
     before = read_tree(Path("runs/cnn-tiny-150-seed0"))
     outcome = cli("reproduce", "--images", "150", "--size", "tiny", "--cpu")
     assert outcome.exit_code == 1
-    assert "runs/cnn-tiny-150-seed0 holds another run" in outcome.error
+    assert "cnn seed 0: failed, runs/cnn-tiny-150-seed0 holds another run" in outcome.stdout
+    assert "1 of 4 runs failed" in outcome.error
+    assert len(list(Path("runs").glob("*/result.json"))) == 4, "the others are done"
     assert read_tree(Path("runs/cnn-tiny-150-seed0")) == before
 
 
@@ -240,7 +235,7 @@ def test_the_options_reach_the_run(cli: Cli) -> None:
     outcome = cli("train", "--model", "caps-matrix", "--size", "tiny", "--cpu", *options.split())
     assert outcome.exit_code == 0
     (folder,) = Path("runs").iterdir()
-    assert folder.name == "caps-matrix-it3-sequential-tiny-150-seed7"
+    assert folder.name == "caps-matrix-it3-sequential-tiny-150-lr0.01-batch30-seed7"
     config = json.loads((folder / "config.json").read_text())
     training, model = config["training"], config["model"]
     assert (training["num_images"], training["batch_size"], training["lr"]) == (150, 30, 0.01)
@@ -267,7 +262,7 @@ def test_threads_and_compilation_reach_the_run(
     assert chosen == [3]
     assert "warning: --compile: torch.compile failed, so the run goes on without it: no compiler here" in done.stderr
     (result_file,) = tmp_path.glob("runs/*/result.json")
-    assert result_file.parent.name == "caps-tiny-64-compiled-seed0"
+    assert result_file.parent.name == "caps-tiny-64-batch32-compiled-seed0"
     result = json.loads(result_file.read_text())
     assert result["environment"]["threads"] == 3
     assert result["training"]["compile"] is False
@@ -287,5 +282,5 @@ def test_a_missing_kernel_is_told_once_and_only_to_those_who_route(
     routed = cli(*words, "--model", "caps")
     assert routed.exit_code == 0
     assert routed.stderr.splitlines().count(line) == 1
-    # In one process, as in `reproduce`, once is enough.
+    # In one process once is enough.
     assert line not in cli(*words, "--model", "caps-matrix").stderr

@@ -12,8 +12,10 @@ import pytest
 
 import data_gen.sources
 import overlaycaps.train.loop
+import overlaycaps.train.step
 from overlaycaps.metrics.multilabel import MultilabelScores
 from overlaycaps.train.checkpoint import load_checkpoint
+from overlaycaps.train.state import Position
 from tests.cli.conftest import Cli, read_tree
 from tests.data_gen.sources import make_source
 
@@ -141,8 +143,8 @@ def test_a_disk_that_fills_up_while_training_costs_no_saved_state(
         assert cli(*TRAIN, "--force").exit_code == 0
 
 
-def remember_every_evaluation(at: overlaycaps.train.loop.Position, epoch: int, scores: MultilabelScores) -> bool:
-    at.best_exact_match, at.best_epoch, at.best_scores = scores.exact_match.ratio, epoch, scores.to_dict()
+def remember_every_evaluation(at: Position, scores: MultilabelScores) -> bool:
+    at.best_exact_match, at.best_epoch, at.best_scores = scores.exact_match.ratio, at.epochs_done, scores.to_dict()
     return True
 
 
@@ -150,7 +152,7 @@ def remember_every_evaluation(at: overlaycaps.train.loop.Position, epoch: int, s
     ("command", "num_bytes", "name", "left"),
     [
         (GENERATE, 100_000, "new.h5", set()),
-        (TRAIN, 50_000, "best.pt", {"runs", "runs/run", "runs/run/config.json"}),
+        (TRAIN, 50_000, "best.pt", {"runs", "runs/run", "runs/run/config.json", "runs/run/failure.json"}),
     ],
     ids=["generate", "train"],
 )
@@ -176,10 +178,10 @@ def test_a_write_that_fails_half_way_leaves_no_half(
     ids=["python", "cpu", "cuda"],
 )
 def test_too_little_memory_is_told_with_the_remedy(error: Exception, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_more: object) -> None:
         raise error
 
-    monkeypatch.setattr(overlaycaps.train.loop, "binary_cross_entropy_with_logits", fail)
+    monkeypatch.setattr(overlaycaps.train.step, "binary_cross_entropy_with_logits", fail)
     outcome = cli(*TRAIN)
     assert outcome.exit_code == 1
     assert "out of memory; choose a smaller --size, --batch-size" in outcome.error
@@ -187,9 +189,9 @@ def test_too_little_memory_is_told_with_the_remedy(error: Exception, cli: Cli, m
 
 @pytest.mark.usefixtures("desk")
 def test_a_fault_of_the_program_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_more: object) -> None:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(overlaycaps.train.loop, "binary_cross_entropy_with_logits", fail)
+    monkeypatch.setattr(overlaycaps.train.step, "binary_cross_entropy_with_logits", fail)
     with pytest.raises(RuntimeError, match="a fault"):
         cli(*TRAIN)

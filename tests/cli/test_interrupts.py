@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 import data_gen.sources
 import data_gen.store.write
 import overlaycaps.train.loop
+import overlaycaps.train.state
+import overlaycaps.train.step
 from tests.cli.conftest import Cli, Outcome, read_tree, run_to_end
 from tests.data_gen.sources import make_source
 
@@ -22,9 +23,9 @@ from tests.data_gen.sources import make_source
 OPTIONS = ("--images", "256", "--batch-size", "32", "--name", "run")
 TRAIN = ("train", "--size", "tiny", "--cpu", *OPTIONS)
 STEP, SCORING, WRITING = (
-    (overlaycaps.train.loop, "binary_cross_entropy_with_logits"),
+    (overlaycaps.train.step, "binary_cross_entropy_with_logits"),
     (overlaycaps.train.loop, "evaluate"),
-    (overlaycaps.train.loop, "save_checkpoint"),
+    (overlaycaps.train.state, "save_checkpoint"),
 )
 
 
@@ -87,7 +88,7 @@ def resume(cli: Cli, folder: Path) -> Outcome:
         (signal.SIGINT, STEP, 8, 256),
         (signal.SIGTERM, SCORING, 1, 96),
         (signal.SIGINT, SCORING, 3, 256),
-        (signal.SIGINT, WRITING, 2, 96),
+        (signal.SIGINT, WRITING, 1, 96),
     ],
     ids=["in-epoch", "in-epoch-SIGTERM", "end-of-epoch", "last-step", "scoring-SIGTERM", "last-scoring", "writing"],
 )
@@ -107,7 +108,7 @@ def test_a_stopped_run_is_saved_and_goes_on(
     assert f"stopped after {images_seen} of 256 images; the state is saved" in stopped.error
     assert "`overlaycaps train --resume runs/run`" in stopped.error
     names = set(read_tree(Path("runs/run")))
-    assert {"config.json", "last.pt"} <= names <= {"config.json", "last.pt", "best.pt", "metrics.jsonl"}
+    assert {"config.json", "last.pt"} <= names <= {"config.json", "last.pt", "previous.pt", "best.pt", "metrics.jsonl"}
     resume(cli, Path("runs/run"))
     assert read_outcome(Path("runs/run")) == read_outcome(whole)
 
@@ -195,22 +196,3 @@ def test_a_stopped_generation_keeps_the_file_that_it_was_to_replace(
     assert stopped.exit_code == 130
     assert "data.h5 was not written" in stopped.error
     assert read_tree(desk) == before
-
-
-@pytest.mark.usefixtures("desk")
-def test_reproduce_goes_on_where_it_was_stopped(cli: Cli, signal_at: Callable[..., None]) -> None:
-    words = ("reproduce", "--images", "256", "--size", "tiny", "--cpu")
-    assert cli(*words, "--runs", "whole").exit_code == 0
-    signal_at(SCORING, 6, signal.SIGINT)  # a run is scored four times: the sixth is the second model's
-    stopped = cli(*words)
-    assert stopped.exit_code == 130
-    assert "`overlaycaps train --resume runs/caps-matrix-tiny-256-seed0`" in stopped.error
-    assert stopped.error.endswith("Or give the same `overlaycaps reproduce` again.")
-
-    again = cli(*words)
-    assert again.exit_code == 0
-    assert "runs/caps-tiny-256-seed0 is finished\n" in again.stderr
-    assert re.search("continuing caps-matrix on cpu in .*; run folder runs/caps-matrix-tiny-256-seed0\n", again.stderr)
-    assert "training cnn on cpu" in again.stderr
-    for folder in Path("whole").iterdir():
-        assert read_outcome(Path("runs") / folder.name) == read_outcome(folder)

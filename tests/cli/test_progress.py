@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from overlaycaps.cli import progress
-from overlaycaps.cli.console import escape_controls
+from overlaycaps.report.format import escape_controls
 from overlaycaps.train.observer import Evaluation, Progress
 
 
@@ -28,8 +28,8 @@ def show_steps(console: Console, monkeypatch: pytest.MonkeyPatch, clock: list[fl
     with progress.show_training(name) as view:
         for step in range(1, 13):
             clock[0] = step * step_s
-            view.on_progress(Progress(1, 2, 100 * step, 2400, 0.5, 123.4, 77.0))
-        view.on_evaluation(Evaluation(1, 2, 1200, 0.25, 0.4286, is_best=True))
+            view.on_progress(Progress(1, 2, 100 * step, 2400, step, 0.5, 0.01, 123.4, 77.0))
+        view.on_evaluation(Evaluation(1, 2, 1200, 0.25, 0.4286, is_best=True, step=12, images_per_s=123.4))
 
 
 def test_a_log_gets_a_line_at_least_every_30_seconds(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:

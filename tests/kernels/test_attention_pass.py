@@ -178,7 +178,7 @@ def test_double_precision_stays_double() -> None:
 
 _GROWTH = """
 import sys, torch
-from benchmarks.measure import peak_memory_mib
+from overlaycaps.memory import peak_memory_mib
 from overlaycaps.kernels.backends import BACKENDS
 from tests.kernels.problems import Problem
 problem = Problem(16, 4, 4, 4, 64, 8, 8, 3, 1, 16)

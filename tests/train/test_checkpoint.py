@@ -71,7 +71,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_version_says_to_upgrade(tmp_path: Path) -> None:
     torch.save({"schema": "overlaycaps.checkpoint", "schema_version": 99}, tmp_path / "c.pt")
-    with pytest.raises(UserError, match=r"has version 99; this program reads 1\. Upgrade"):
+    with pytest.raises(UserError, match=r"has version 99; this program reads 2\. Upgrade"):
         load_checkpoint(tmp_path / "c.pt")
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR
 
 from overlaycaps.config import SIZES, TrainConfig
 from overlaycaps.models import MODELS, build_model
 from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
-from overlaycaps.train.optimizer import make_optimizer, scale_lr
+from overlaycaps.train.lr_schedules.one_cycle import scale_lr
+from overlaycaps.train.optimizers.build import make_optimizer
 
 CONFIG = TrainConfig(
     model="caps",
@@ -28,7 +29,7 @@ CONFIG = TrainConfig(
 
 
 def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
-    factors = [scale_lr(step, 100) for step in range(101)]
+    factors = [scale_lr(step, 100, 0.2) for step in range(101)]
     assert factors[0] == pytest.approx(1 / 25)
     assert factors[20] == 1
     assert factors[60] == pytest.approx(0.5)
@@ -39,7 +40,7 @@ def test_the_schedule_rises_to_its_peak_and_falls_to_nothing() -> None:
 
 @pytest.mark.parametrize("num_steps", range(1, 12))
 def test_the_schedule_fits_runs_of_any_length(num_steps: int) -> None:
-    assert all(0 < scale_lr(step, num_steps) <= 1 for step in range(num_steps))
+    assert all(0 < scale_lr(step, num_steps, 0.2) <= 1 for step in range(num_steps))
 
 
 def test_the_schedule_has_the_shape_of_torchs_one_cycle() -> None:
@@ -47,7 +48,7 @@ def test_the_schedule_has_the_shape_of_torchs_one_cycle() -> None:
     optimizer, _ = make_optimizer(model, CONFIG, 1000)
     theirs = OneCycleLR(optimizer, 0.01, total_steps=1000, pct_start=0.2, cycle_momentum=False)
     for step in range(1000):
-        assert scale_lr(step, 1000) == pytest.approx(theirs.get_last_lr()[0] / 0.01, abs=0.02)
+        assert scale_lr(step, 1000, 0.2) == pytest.approx(theirs.get_last_lr()[0] / 0.01, abs=0.02)
         optimizer.step()
         theirs.step() if step < 999 else None
 
@@ -90,7 +91,7 @@ def test_where_there_is_no_fused_update_torch_chooses() -> None:
     assert optimizer.defaults["fused"] is None
 
 
-def descend(model: nn.Module, optimizer: AdamW, seed: int) -> None:
+def descend(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
     images = torch.randint(0, 256, (4, 36, 36), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
     optimizer.zero_grad()
     model(images).square().sum().backward()

@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
-from overlaycaps.config import DEFAULT_EPOCHS, DEFAULT_LR, SIZES, CapsuleConfig, TrainConfig
+from overlaycaps.config import DEFAULT_EPOCHS, SIZES, CapsuleConfig, TrainConfig
 from overlaycaps.errors import UsageError, UserError
-from overlaycaps.train.plan import TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.optimizers import OPTIMIZERS
+from overlaycaps.train.plan import ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
 
 
 @pytest.fixture
 def request_(tiny_data: Path, tmp_path: Path) -> TrainRequest:
-    return TrainRequest(model="caps", size="tiny", data_path=tiny_data, runs_dir=tmp_path, cpu=True, batch_size=20)
+    return TrainRequest(model="caps", size="tiny", data_path=tiny_data, runs_dir=tmp_path, cpu=True)
 
 
 def test_defaults_are_filled_in(request_: TrainRequest) -> None:
     run = prepare_run(request_)
     assert run.config.num_images == DEFAULT_EPOCHS * 96
-    assert run.config.lr == DEFAULT_LR
+    assert run.config.lr == OPTIMIZERS["adamw"].lr
     assert run.model_config == SIZES["tiny"]
     assert prepare_run(replace(request_, epochs=3)).config.num_images == 288
     assert prepare_run(replace(request_, images=100)).config.num_images == 100
@@ -45,6 +46,11 @@ def test_defaults_are_filled_in(request_: TrainRequest) -> None:
             "overlaycaps.models.caps.build_vector-tiny-2k-seed0",
         ),
         ({"images": 2000, "compile": True}, "caps-tiny-2k-compiled-seed0"),
+        ({"images": 2000, "optimizer": "sgd", "clip_norm": 1.0}, "caps-tiny-2k-sgd-clip1-seed0"),
+        (
+            {"images": 2000, "lr": 0.01, "batch_size": 32, "lr_schedule": "cosine", "warm_up": 0.0, "patience": 3},
+            "caps-tiny-2k-lr0.01-batch32-cosine-warmup0-patience3-seed0",
+        ),
         ({"name": "mine"}, "mine"),
     ],
 )
@@ -60,7 +66,7 @@ def test_a_run_is_named_after_what_makes_it_different(
         ({"epochs": 1, "images": 100}, "--epochs and --images exclude"),
         ({"epochs": 0}, "--epochs 0"),
         ({"images": -1}, "--images -1"),
-        ({"images": 19}, "19 training images do not fill one batch of 20"),
+        ({"images": 19}, "19 training images do not fill one batch of 64"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"lr": 0.0}, "--lr 0.0"),
         ({"lr": float("nan")}, "--lr nan"),
@@ -109,7 +115,7 @@ def test_a_damaged_configuration_is_refused(part: str, field: str, value: object
     content[part][field] = value
     run.folder.config_file.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"config\.json is damaged"):
-        prepare_resumed_run(run.folder.path, None, cpu=True)
+        prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True))
 
 
 def test_a_run_from_before_there_was_compile_is_known_again_and_resumed(request_: TrainRequest) -> None:
@@ -121,7 +127,7 @@ def test_a_run_from_before_there_was_compile_is_known_again_and_resumed(request_
     run.folder.config_file.write_text(json.dumps(content))
     assert run.is_stored()
     assert not prepare_run(replace(request_, name=run.folder.path.name, compile=True)).is_stored()
-    assert prepare_resumed_run(run.folder.path, None, cpu=True).config.compile is False
+    assert prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True)).config.compile is False
 
 
 @pytest.mark.parametrize("training", [None, [], {"seed": 0}])
@@ -147,9 +153,9 @@ def test_a_folder_chooses_no_code_to_import(request_: TrainRequest) -> None:
     run.folder.create(run.describe(), force=False)
     run.folder.last_file.write_bytes(b"state")
     with pytest.raises(UserError, match=r"runs code from overlaycaps\.models\.caps:build_vector; if you trust it"):
-        prepare_resumed_run(run.folder.path, None, cpu=True)
+        prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True))
     named = {"overlaycaps.models.caps:build_vector"}
-    assert prepare_resumed_run(run.folder.path, None, True, named).config == run.config
+    assert prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True, named=named)).config == run.config
 
 
 @pytest.mark.parametrize(

@@ -73,12 +73,12 @@ def test_a_damaged_config_is_named(content: str, tmp_path: Path) -> None:
 
 def test_metrics_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    for images_seen in (10, 20, 30):
-        folder.append_metrics({"images_seen": images_seen})
+    for epoch in (1, 2, 3):
+        folder.append_metrics({"epoch": epoch})
     with folder.metrics_file.open("a") as file:
-        file.write('{"images_seen": 1')  # a crash while writing
-    folder.keep_metrics_until(20)
+        file.write('{"epoch": 1')  # a crash while writing
+    folder.keep_metrics_until(2)
     assert [json.loads(line) for line in folder.metrics_file.read_text().splitlines()] == [
-        {"images_seen": 10},
-        {"images_seen": 20},
+        {"epoch": 1},
+        {"epoch": 2},
     ]

@@ -1,0 +1,109 @@
+"""The state of a run on disk: all that resuming needs, in ``last.pt``, with the one before kept as ``previous.pt``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from overlaycaps.errors import UserError
+from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
+from overlaycaps.train.run_folder import RunFolder
+from overlaycaps.train.step import TrainStep
+
+
+@dataclass
+class Position:
+    """How far a run is; with weights, optimiser and schedule it is all that resuming needs.
+
+    The order of the images is a function of seed and epoch, and nothing in the loop draws random numbers.
+
+    Attributes:
+        step: optimiser steps taken.
+        images_seen: by all processes.
+        epochs_done: epochs whose evaluation is done too.
+        loss_sum: of the epoch so far, over its ``loss_images`` images.
+        train_time_s: of the steps, with what they wait for data; evaluations and checkpoints do not count.
+        peak_memory_mib: of the process (on a GPU: of the device), the largest of all; None where it is not known.
+        stale_evaluations: in a row without a better validation exact match.
+    """
+
+    step: int = 0
+    images_seen: int = 0
+    epochs_done: int = 0
+    loss_sum: float = 0.0
+    loss_images: int = 0
+    train_time_s: float = 0.0
+    peak_memory_mib: float | None = None
+    best_exact_match: float = -1.0
+    best_epoch: int = 0
+    best_images_seen: int = 0
+    best_scores: dict[str, Any] = field(default_factory=dict)
+    stale_evaluations: int = 0
+
+
+Weights = dict[str, Tensor]
+
+
+def save_state(folder: RunFolder, step: TrainStep, at: Position, best: Weights) -> None:
+    """Write ``last.pt``; the one that was there becomes ``previous.pt``.
+
+    Raises:
+        UserError: if it cannot be written; both files are then as they were.
+    """
+    state = {
+        "model": step.model.state_dict(),
+        "optimizer": step.optimizer.state_dict(),
+        "schedule": step.schedule.state_dict(),
+        "position": vars(at),
+        # The best weights are part of the state: what lies in best.pt may be of an evaluation that a killed process
+        # made after this state, or be damaged.
+        "best_model": best,
+    }
+    save_checkpoint(folder.last_file, state, folder.previous_file)
+
+
+def read_state(folder: RunFolder) -> tuple[dict[str, Any] | None, list[str]]:
+    """Read the newest state that is sound.
+
+    Returns:
+        The state, or None if the run has saved none; and what to warn of.
+
+    Raises:
+        UserError: if there are states, but none is sound.
+    """
+    warnings: list[str] = []
+    for file in (folder.last_file, folder.previous_file):
+        if not file.exists():
+            continue
+        try:
+            state = load_checkpoint(file)
+        except UserError as error:
+            warnings.append(str(error))
+            continue
+        if file == folder.previous_file:
+            told = warnings[0].partition(";")[0] if warnings else f"{folder.last_file} is missing"
+            return state, [f"{told}; going on from the state before it, {file.name}."]
+        return state, []
+    if warnings:
+        raise UserError(warnings[0])
+    return None, []
+
+
+def restore_state(folder: RunFolder, state: dict[str, Any], step: TrainStep) -> tuple[Position, Weights]:
+    """Put a state into model, optimiser and schedule.
+
+    Returns:
+        The position, and the best weights so far.
+
+    Raises:
+        UserError: if the state is not of this run.
+    """
+    try:
+        step.model.load_state_dict(state["model"])
+        step.optimizer.load_state_dict(state["optimizer"])
+        step.schedule.load_state_dict(state["schedule"])
+        return Position(**state["position"]), dict(state["best_model"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder.last_file} is not a state of this run; train it again with --force.") from error

@@ -1,0 +1,64 @@
+"""What TensorBoard shows of a run; needs the extra ``tensorboard``."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from overlaycaps.errors import UsageError
+from overlaycaps.train.observer import Evaluation, Progress, Scoring
+
+_STEPS_BETWEEN = 10
+
+
+def check_tensorboard() -> None:
+    """Check that TensorBoard is installed.
+
+    Raises:
+        UsageError: if it is not.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError(
+            '--tensorboard: it is not installed; install it with `pip install "overlaycaps[tensorboard]"`.'
+        )
+
+
+class TensorBoardObserver:
+    """Writes training loss, learning rate and speed every few steps, and each evaluation, by optimiser step."""
+
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
+
+    def on_scoring(self, scoring: Scoring) -> None:
+        """Ignore it."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Write loss, learning rate and speed."""
+        if progress.step % _STEPS_BETWEEN:
+            return
+        for name, value in (("loss", progress.loss), ("lr", progress.lr), ("images_per_s", progress.images_per_s)):
+            self.writer.add_scalar(f"training/{name}", value, progress.step)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Write the exact match and the mean training loss."""
+        self.writer.add_scalar("validation/exact_match", evaluation.exact_match, evaluation.step)
+        self.writer.add_scalar("training/mean_loss", evaluation.train_loss, evaluation.step)
+        self.writer.flush()
+
+    def on_warning(self, message: str) -> None:
+        """Ignore it."""
+
+
+@contextmanager
+def open_tensorboard(folder: Path) -> Iterator[TensorBoardObserver]:
+    """Write events into a folder while the block runs; a run that goes on adds a file to those that are there."""
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs the extra
+
+    writer = SummaryWriter(str(folder))
+    try:
+        yield TensorBoardObserver(writer)
+    finally:
+        writer.close()
