@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PLAIN_INTERVAL_S = 15.0
 # Where nothing happens that could be told (compiling, reading, one long step), the last line is told again.
 _SILENCE_S = 25.0
+_WATCH_S = 1.0
 
 
 class _Line:
@@ -89,7 +90,7 @@ def _open_line(is_shown: bool = True) -> Iterator[_Line]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(1.0):
+        while not ended.wait(_WATCH_S):
             line.break_silence()
 
     watcher = threading.Thread(target=watch, name="sign-of-life", daemon=True)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from overlaycaps.errors import UserError
 from overlaycaps.files import describe_failure, describe_write_failure, write_atomically
 from overlaycaps.schemas import CHECKPOINT_SCHEMA, CHECKPOINT_VERSION
 
+_WRAPPERS = ("module.", "_orig_mod.")
 _REMEDY = "train the run again with --force"
 
 
@@ -67,6 +69,24 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         remedy = _REMEDY.capitalize() if is_older else "Upgrade overlaycaps"
         raise UserError(f"{path} has version {version}; this program reads {CHECKPOINT_VERSION}. {remedy}.")
     return content
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put weights into a model, also those that another program saved from a wrapper around it.
+
+    DistributedDataParallel and torch.compile put a prefix before every name; it is dropped where the model has none.
+
+    Raises:
+        RuntimeError: if they are not the model's.
+    """
+    wanted = model.state_dict().keys()
+    model.load_state_dict({name if name in wanted else _drop_wrappers(name): value for name, value in weights.items()})
+
+
+def _drop_wrappers(name: str) -> str:
+    while name.startswith(_WRAPPERS):
+        name = name.partition(".")[2]
+    return name
 
 
 def _move_to_cpu(value: Any) -> Any:

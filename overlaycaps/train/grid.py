@@ -9,8 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import re
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal, Protocol
@@ -26,6 +28,7 @@ from overlaycaps.train.session import carry_out, find_todo
 
 MAX_CELLS = 10_000
 _INTERVAL_S = 0.1
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,8 @@ def run_cell_apart(
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(request, force, sender), name=f"{request.model}-{request.seed}")
-    process.start()
+    with _hold_back_signals():  # the process begins with them held back too, until it can heed them
+        process.start()
     sender.close()
     outcome: CellOutcome | None = None
     is_told = False
@@ -206,7 +210,23 @@ def run_cell_apart(
             process.kill()
             process.join()
         receiver.close()
-    return outcome or CellOutcome(request.model, request.seed, "failed", _describe_end(process.exitcode))
+    if outcome is not None:
+        return outcome
+    state: Literal["interrupted", "failed"] = "interrupted" if is_told else "failed"
+    return CellOutcome(request.model, request.seed, state, _describe_end(process.exitcode))
+
+
+@contextmanager
+def _hold_back_signals() -> Iterator[None]:
+    """Let signals that stop a run come only after the block, where the system can (Windows cannot)."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _conclude_early(request: TrainRequest, force: bool) -> CellOutcome | None:
@@ -270,6 +290,8 @@ class _Reporter:
 def _work(request: TrainRequest, force: bool, sender: Connection) -> None:
     """Do a cell, in a process of its own."""
     with catch_stop_signals(patient=True) as stop:
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         reporter = _Reporter(sender, stop)
         reporter.send(run_cell(request, reporter, stop, force=force))
     sender.close()

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from overlaycaps.errors import UserError
-from overlaycaps.train.checkpoint import load_checkpoint, save_checkpoint
+from overlaycaps.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
 from overlaycaps.train.run_folder import RunFolder
 from overlaycaps.train.step import TrainStep
 
@@ -101,7 +101,7 @@ def restore_state(folder: RunFolder, state: dict[str, Any], step: TrainStep) -> 
         UserError: if the state is not of this run.
     """
     try:
-        step.model.load_state_dict(state["model"])
+        load_weights(step.model, state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         step.schedule.load_state_dict(state["schedule"])
         return Position(**state["position"]), dict(state["best_model"])

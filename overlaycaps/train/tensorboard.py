@@ -54,7 +54,12 @@ class TensorBoardObserver:
 
 @contextmanager
 def open_tensorboard(folder: Path) -> Iterator[TensorBoardObserver]:
-    """Write events into a folder while the block runs; a run that goes on adds a file to those that are there."""
+    """Write events into a folder while the block runs; a run that goes on adds a file to those that are there.
+
+    Raises:
+        UsageError: if TensorBoard is not installed.
+    """
+    check_tensorboard()
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs the extra
 
     writer = SummaryWriter(str(folder))

@@ -1,0 +1,484 @@
+"""Runs that are killed, damaged, disputed or diverged: nothing that was saved is lost, and the end is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from overlaycaps.config import SIZES
+from overlaycaps.errors import Interrupted, UserError
+from overlaycaps.models import build_model
+from overlaycaps.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from overlaycaps.train.interrupt import StopFlag
+from overlaycaps.train.loop import train
+from overlaycaps.train.observer import SilentObserver
+from overlaycaps.train.plan import PreparedRun, ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.run_lock import RunInUseError, is_run_locked
+from overlaycaps.train.session import carry_out
+from overlaycaps.train.step import TrainStep
+from tests.train.test_loop import Recorder, StopAfter, make_request
+
+ROOT = Path(__file__).parents[2]
+
+
+class Listener(Recorder):
+    """Keeps warnings as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+
+    def on_warning(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def begin(request: TrainRequest, observer: Any = None, stop: StopFlag | None = None) -> dict[str, Any]:
+    return carry_out(prepare_run(request), observer or SilentObserver(), stop or StopFlag(), "new")
+
+
+def go_on(path: Path, observer: Any = None, **changes: Any) -> dict[str, Any]:
+    run = prepare_resumed_run(ResumeRequest(path, cpu=True, **changes))
+    return carry_out(run, observer or SilentObserver(), StopFlag(), "resume")
+
+
+def read_end(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    """Return the last state's weights, the lines of metrics without their times, and the scores."""
+    state = load_checkpoint(folder / "last.pt")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["train_time_s"]
+    result = json.loads((folder / "result.json").read_text())
+    weights = {f"{part}.{name}": tensor for part in ("model", "best_model") for name, tensor in state[part].items()}
+    for number, moments in state["optimizer"]["state"].items():
+        weights |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
+    return weights, lines, {part: result[part] for part in ("test", "validation")}
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    (weights, lines, scores), (weights_2, lines_2, scores_2) = read_end(one), read_end(other)
+    assert list(weights) == list(weights_2)
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, weights_2[name]), name
+    assert [line["lr"] for line in lines] == [line["lr"] for line in lines_2]
+    assert lines == lines_2
+    assert scores == scores_2
+
+
+# Both schedules and optimisers, clipping and early stopping have state of their own.
+KINDS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "sgd": {"optimizer": "sgd", "lr_schedule": "cosine", "clip_norm": 0.5, "fresh": True},
+    "parts": {"accumulate": 3, "model": "cnn", "warm_up": 0.0},
+    "patience": {"patience": 2, "lr": 1e-9, "epochs": 6},
+    "batch-norm": {"model": "caps-resnet", "epochs": None, "images": 60},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_is_stopped_again_and_again_ends_the_same(kind: str, tiny_data: Path, tmp_path: Path) -> None:
+    request = replace(make_request(tiny_data, tmp_path / "whole"), **KINDS[kind])
+    begin(request)
+    stopper = StopAfter(2)
+    with pytest.raises(Interrupted):
+        begin(replace(request, runs_dir=tmp_path / "parts"), stopper, stopper.stop)
+    for _ in range(40):
+        stopper = StopAfter(3)
+        try:
+            run = prepare_resumed_run(ResumeRequest(tmp_path / "parts/run", cpu=True))
+            carry_out(run, stopper, stopper.stop, "resume")
+        except Interrupted:
+            continue
+        break
+    assert_same_end(tmp_path / "whole/run", tmp_path / "parts/run")
+
+
+def test_patience_ends_a_run_that_gets_no_better(tiny_data: Path, tmp_path: Path) -> None:
+    listener = Listener()
+    result = begin(make_request(tiny_data, tmp_path, patience=2, lr=1e-9, epochs=9), listener)
+    # The first is the best there is; the others are no better.
+    assert [evaluation.num_left for evaluation in listener.evaluations] == [2, 1, 0]
+    assert result["training"]["epochs_done"] == 3
+    assert result["training"]["images_seen"] == 3 * 96
+    assert result["training"]["images_planned"] == 9 * 96
+
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+from overlaycaps.train.interrupt import catch_stop_signals
+from overlaycaps.train.observer import SilentObserver
+from overlaycaps.train.plan import ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.session import carry_out
+from overlaycaps.train.step import TrainStep
+data, runs = Path(sys.argv[1]), Path(sys.argv[2])
+minutes = float(sys.argv[3])
+if (runs / "run").exists():
+    run, begin = prepare_resumed_run(ResumeRequest(runs / "run", cpu=True, checkpoint_minutes=minutes)), "resume"
+else:
+    request = TrainRequest(model="caps", size="tiny", data_path=data, runs_dir=runs, cpu=True, epochs=30, batch_size=20,
+                           name="run", threads=1, fresh=True, checkpoint_minutes=minutes)
+    run, begin = prepare_run(request), "new"
+print("ready", flush=True)
+with catch_stop_signals() as stop:
+    carry_out(run, SilentObserver(), stop, begin)
+"""
+
+
+def start_script(data: Path, runs: Path, minutes: float) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", SCRIPT, str(data), str(runs), str(minutes)]
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def whole_script(tiny_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of the script that nobody killed."""
+    runs = tmp_path_factory.mktemp("whole")
+    with start_script(tiny_data, runs, 60.0) as whole:
+        assert whole.wait(timeout=120) == 0, whole.communicate()
+    return runs / "run"
+
+
+# 0: after every step; 60: at the end of epochs only.
+@pytest.mark.parametrize("minutes", [0.0, 60.0])
+def test_a_run_that_is_killed_again_and_again_ends_the_same(
+    minutes: float, whole_script: Path, tiny_data: Path, tmp_path: Path
+) -> None:
+    moments = random.Random(int(minutes))
+    deaths = 0
+    while not (tmp_path / "parts/run/result.json").exists():
+        assert deaths < 20
+        with start_script(tiny_data, tmp_path / "parts", minutes) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate()
+            try:
+                process.wait(timeout=moments.uniform(0.02, 0.6) if deaths < 2 else 120)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                deaths += 1
+    assert deaths == 2, "it was really killed"
+    assert_same_end(whole_script, tmp_path / "parts/run")
+    assert not list((tmp_path / "parts/run").glob("train.lock")), "what a dead process left is gone"
+
+
+@pytest.fixture
+def stopped(tiny_data: Path, tmp_path: Path) -> Path:
+    """The folder of a run that was stopped in its second epoch, with a state before the last one."""
+    stopper = StopAfter(7)
+    with pytest.raises(Interrupted):
+        begin(make_request(tiny_data, tmp_path / "runs"), stopper, stopper.stop)
+    begin(make_request(tiny_data, tmp_path / "whole"))
+    return tmp_path / "runs/run"
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # in the middle of a tensor, where nothing but a checksum notices
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "flipped": flip,
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_falls_back_to_the_one_before_and_says_so(damage: str, stopped: Path) -> None:
+    DAMAGES[damage](stopped / "last.pt")
+    listener = Listener()
+    go_on(stopped, listener)
+    (warning,) = listener.warnings
+    assert str(stopped / "last.pt") in warning
+    assert warning.endswith("going on from the state before it, previous.pt.")
+    assert listener.progress[0].images_seen == 96 + 20, "it goes on from the end of the first epoch"
+    assert_same_end(stopped.parents[1] / "whole/run", stopped)
+
+
+@pytest.mark.parametrize("damage", ["empty", "torn", "flipped"])
+def test_two_damaged_states_are_named_and_nothing_is_lost(damage: str, stopped: Path) -> None:
+    for name in ("last.pt", "previous.pt"):
+        DAMAGES[damage](stopped / name)
+    before = {name: (stopped / name).read_bytes() for name in ("last.pt", "previous.pt", "best.pt", "metrics.jsonl")}
+    with pytest.raises(UserError, match=r"last\.pt is damaged .*; train the run again with --force"):
+        go_on(stopped)
+    assert {name: (stopped / name).read_bytes() for name in before} == before
+
+
+def test_best_weights_come_back_with_the_state(stopped: Path) -> None:
+    # A process that was killed may have written best.pt after the state that is gone on from; or it is damaged.
+    (stopped / "best.pt").write_bytes(b"of an evaluation that nobody remembers")
+    go_on(stopped)
+    assert_same_end(stopped.parents[1] / "whole/run", stopped)
+    whole = load_checkpoint(stopped.parents[1] / "whole/run/best.pt")
+    ours = load_checkpoint(stopped / "best.pt")
+    assert ours["images_seen"] == whole["images_seen"]
+    assert all(torch.equal(tensor, whole["model"][name]) for name, tensor in ours["model"].items())
+
+
+def test_a_state_of_an_older_program_says_what_to_do(stopped: Path) -> None:
+    for name in ("last.pt", "previous.pt"):
+        torch.save({"schema": "overlaycaps.checkpoint", "schema_version": 1}, stopped / name)
+    with pytest.raises(UserError, match=r"has version 1; this program reads 2\. Train the run again with --force"):
+        go_on(stopped)
+
+
+def test_a_run_that_saved_nothing_begins_anew(tiny_data: Path, tmp_path: Path) -> None:
+    run = prepare_run(make_request(tiny_data, tmp_path / "parts"))
+    run.folder.create(run.describe(), force=False)
+    resumed = prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True))
+    assert resumed.warnings == [f"{run.folder.path} has no saved state yet; it begins anew."]
+    carry_out(resumed, SilentObserver(), StopFlag(), "resume")
+    begin(make_request(tiny_data, tmp_path / "whole"))
+    assert_same_end(tmp_path / "whole/run", run.folder.path)
+
+
+def test_a_resumed_run_keeps_to_its_precision_threads_and_parts(tiny_data: Path, tmp_path: Path) -> None:
+    request = make_request(tiny_data, tmp_path, precision="bf16", threads=1, accumulate=2)
+    run = prepare_run(request)
+    run.folder.create(run.describe(), force=False)
+    content = json.loads(run.folder.config_file.read_text())
+    content["training"]["precision"] = "auto"  # whatever this machine would make of it
+    run.folder.config_file.write_text(json.dumps(content))
+    resumed = prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True))
+    assert resumed.execution == run.execution
+    assert (resumed.runtime.precision, resumed.runtime.num_threads) == ("bf16", 1)
+    asked = prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True, threads=2, accumulate=1))
+    assert (asked.execution.threads, asked.execution.accumulate) == (2, 1)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from overlaycaps.train.run_lock import lock_run
+with lock_run(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", ["resume", "replace", "new"])
+def test_two_processes_cannot_train_into_one_folder(way: str, stopped: Path, tiny_data: Path) -> None:
+    before = {path.name: path.read_bytes() for path in stopped.iterdir()}
+    words = [sys.executable, "-c", HOLDER, str(stopped)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            assert is_run_locked(stopped)
+            run = prepare_run(make_request(tiny_data, stopped.parent))
+            if way == "resume":
+                run = prepare_resumed_run(ResumeRequest(stopped, cpu=True))
+            with pytest.raises(RunInUseError, match=rf"run is in use by process {holder.pid} on .*; wait"):
+                carry_out(run, SilentObserver(), StopFlag(), way)  # type: ignore[arg-type]
+            assert {path.name: path.read_bytes() for path in stopped.iterdir() if path.name in before} == before
+        finally:
+            holder.kill()
+    deadline = time.monotonic() + 10
+    while is_run_locked(stopped):
+        assert time.monotonic() < deadline
+    go_on(stopped)
+
+
+def test_a_folder_without_locks_is_told(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlaycaps.train.run_lock._try_lock", lambda *_arguments, **_more: "unknown")
+    listener = Listener()
+    begin(make_request(tiny_data, tmp_path, epochs=1), listener)
+    assert len(listener.warnings) == 1
+    assert "no locks on this file system" in listener.warnings[0]
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at_step: int, do: Callable[[Any], None]) -> None:
+    """Do something to a step before it is taken."""
+    take = TrainStep.take
+
+    def take_poisoned(self: Any, images: Any, labels: Any, batch_size: int, number: int) -> float:
+        if number == at_step:
+            do(self)
+        return take(self, images, labels, batch_size, number)
+
+    monkeypatch.setattr(TrainStep, "take", take_poisoned)
+
+
+def find_weight(model: str) -> str:
+    return next(name for name, value in build_model(model, SIZES["tiny"]).named_parameters() if value.ndim > 1)
+
+
+def test_a_run_that_diverges_says_where_and_keeps_its_last_good_state(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = find_weight("cnn")
+
+    @torch.no_grad()
+    def spoil(step: Any) -> None:
+        dict(step.model.named_parameters())[name].fill_(float("nan"))
+
+    poison(monkeypatch, 7, spoil)
+    with pytest.raises(UserError) as caught:
+        begin(make_request(tiny_data, tmp_path, model="cnn"))
+    message = str(caught.value)
+    assert message.startswith("the loss is nan at step 7, at a learning rate of 0.00")
+    assert f"in the weights of layer {name.rpartition('.')[0]};" in message
+    assert "lower --lr or give --clip-norm" in message
+    assert message.endswith(f"The last good state is in {tmp_path}/run/last.pt.")
+    state = load_checkpoint(tmp_path / "run/last.pt")
+    assert state["position"]["step"] == 5
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+    assert json.loads((tmp_path / "run/failure.json").read_text()) == {"message": message}
+    monkeypatch.undo()
+    go_on(tmp_path / "run")
+    begin(make_request(tiny_data, tmp_path / "whole", model="cnn"))
+    assert_same_end(tmp_path / "whole/run", tmp_path / "run")
+    assert not (tmp_path / "run/failure.json").exists()
+
+
+def test_an_output_that_diverges_names_its_layer(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name, module in build_model("caps", SIZES["tiny"]).named_modules() if name]
+
+    def spoil(step: Any) -> None:
+        module = dict(step.model.named_modules())[names[0]]
+        module.register_forward_hook(lambda _module, _inputs, output: output * float("inf"))
+
+    poison(monkeypatch, 3, spoil)
+    with pytest.raises(UserError, match=rf"at step 3, .* is in the output of layer {names[0]};"):
+        begin(make_request(tiny_data, tmp_path))
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = find_weight("caps")
+    kept: dict[str, Any] = {}
+
+    def spoil(step: Any) -> None:
+        parameter = dict(step.model.named_parameters())[name]
+        parameter.register_hook(lambda gradient: gradient * float("inf"))
+        kept["before"] = {key: value.clone() for key, value in step.model.state_dict().items()}
+        kept["model"] = step.model
+
+    poison(monkeypatch, 4, spoil)
+    with pytest.raises(UserError, match=rf"the gradient is not finite at step 4, .* layer {name.rpartition('.')[0]};"):
+        begin(make_request(tiny_data, tmp_path, clip_norm=1.0))
+    for key, value in kept["model"].state_dict().items():
+        assert torch.equal(value, kept["before"][key]), key
+
+
+def test_weights_that_are_not_finite_replace_no_state(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = TrainStep.take
+
+    def take_and_spoil(self: Any, images: Any, labels: Any, batch_size: int, number: int) -> float:
+        loss = take(self, images, labels, batch_size, number)
+        if number == 10:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(float("inf"))
+        return loss
+
+    monkeypatch.setattr(TrainStep, "take", take_and_spoil)
+    with pytest.raises(UserError, match=r"the weights are not finite after step 10, .*The last good state is in"):
+        begin(make_request(tiny_data, tmp_path))
+    assert load_checkpoint(tmp_path / "run/last.pt")["position"]["step"] == 5
+
+
+@pytest.mark.parametrize("model", ["caps", "caps-matrix", "cnn"])
+@pytest.mark.parametrize("parts", [3, 20])
+def test_parts_of_a_batch_make_up_the_whole(model: str, parts: int, tiny_data: Path, tmp_path: Path) -> None:
+    whole = begin(make_request(tiny_data, tmp_path / "whole", model=model, precision="fp32"))
+    split = begin(make_request(tiny_data, tmp_path / "parts", model=model, precision="fp32", accumulate=parts))
+    assert split["training"]["accumulate"] == parts
+    assert split["training"]["steps"] == whole["training"]["steps"]
+    ours, theirs = (load_checkpoint(tmp_path / name / "run/last.pt")["model"] for name in ("parts", "whole"))
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=2e-3, atol=2e-4, msg=name)
+
+
+def test_parts_do_not_replace_a_batch_that_is_normalised(tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--accumulate 2: resnet18 normalises over each batch \(in stem_norm\)"):
+        begin(make_request(tiny_data, tmp_path, model="resnet18", accumulate=2))
+
+
+def test_clipping_bounds_the_gradient(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms: list[float] = []
+    step = torch.optim.SGD.step
+
+    def watch(self: Any, *arguments: Any, **more: Any) -> Any:
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        return step(self, *arguments, **more)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watch)
+    begin(make_request(tiny_data, tmp_path / "free", optimizer="sgd"))
+    free, norms[:] = [*norms], []
+    begin(make_request(tiny_data, tmp_path / "clipped", optimizer="sgd", clip_norm=0.01))
+    assert max(free) > 0.02
+    assert max(norms) <= 0.01 * 1.001
+    assert min(free[:1]) > norms[0]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_a_state_with_prefixes_of_wrappers_goes_on(prefix: str, stopped: Path) -> None:
+    state = load_checkpoint(stopped / "last.pt")
+    assert not any(name.startswith(("module.", "_orig_mod.")) for name in state["model"]), "none is saved"
+    state["model"] = {prefix + name: value for name, value in state["model"].items()}
+    save_checkpoint(stopped / "last.pt", state)
+    go_on(stopped)
+    assert_same_end(stopped.parents[1] / "whole/run", stopped)
+
+
+def test_names_that_look_like_wrappers_are_kept_where_they_are_the_models_own() -> None:
+    model = torch.nn.ModuleDict({"module": torch.nn.Linear(1, 1)})
+    weights = {name: torch.full_like(value, 3.0) for name, value in model.state_dict().items()}
+    load_weights(model, weights)
+    assert all((value == 3).all() for value in model.state_dict().values())
+
+
+def test_a_stop_while_a_split_is_scored_saves_what_was_trained(
+    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = StopFlag()
+
+    class StopWhileScoring(SilentObserver):
+        def on_scoring(self, scoring: Any) -> None:
+            stop.requested = True
+
+    run: PreparedRun = prepare_run(make_request(tiny_data, tmp_path / "parts"))
+    with pytest.raises(Interrupted, match="stopped after 96 of 192 images; the state is saved"):
+        carry_out(run, StopWhileScoring(), stop, "new")
+    assert not run.folder.metrics_file.exists(), "the evaluation is still to do"
+    resumed = prepare_resumed_run(ResumeRequest(run.folder.path, cpu=True))
+    train(resumed, SilentObserver(), StopFlag())
+    begin(make_request(tiny_data, tmp_path / "whole"))
+    assert_same_end(tmp_path / "whole/run", run.folder.path)
+
+
+def test_unused_folder_is_removed_where_a_run_cannot_begin(tiny_data: Path, tmp_path: Path) -> None:
+    run = prepare_run(make_request(tiny_data, tmp_path / "runs"))
+    shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlaycaps.train.run_folder.write_text_atomically", _refuse)
+        with pytest.raises(UserError, match="no"):
+            carry_out(run, SilentObserver(), StopFlag(), "new")
+    assert not run.folder.path.exists()
+
+
+def _refuse(*_arguments: Any) -> None:
+    raise UserError("no")
