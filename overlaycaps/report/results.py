@@ -40,8 +40,11 @@ class RunResult:
     layers: tuple[Layer, ...]
     seed: int
     images_seen: int
+    images_planned: int
+    patience: int | None
     batch_size: int
     lr: float
+    recipe: str
     precision: str
     train_time_s: float
     images_per_s: float
@@ -78,9 +81,14 @@ class RunResult:
         return self.is_capsule != other.is_capsule and self.neurons == other.neurons
 
     def shares_conditions_with(self, other: RunResult) -> bool:
-        """Whether data, images seen and seed are equal, so that a difference is the models'."""
-        mine, others = ((run.data_digest, run.fresh, run.images_seen, run.seed) for run in (self, other))
+        """Whether data, budget and seed are equal, so that a difference is the models'."""
+        mine, others = ((run.data_digest, run.fresh, run.budget, run.seed) for run in (self, other))
         return mine == others
+
+    @property
+    def budget(self) -> tuple[int, int | None]:
+        """Images that the run was to see, and the patience by which it might end before."""
+        return self.images_planned, self.patience
 
 
 @dataclass(frozen=True)
@@ -155,8 +163,12 @@ def _parse(reader: _Reader, name: str) -> RunResult:
         layers=tuple(_parse_layer(layer) for layer in model.enter_list("matching")),
         seed=training.count("seed"),
         images_seen=training.count("images_seen"),
+        # Results from before runs could end early do not name it.
+        images_planned=training.count("images_planned" if "images_planned" in training.content else "images_seen"),
+        patience=training.read_optional("patience", int) if "patience" in training.content else None,
         batch_size=training.count("batch_size"),
         lr=training.measure("lr"),
+        recipe=_describe_recipe(training),
         precision=training.read("precision", str),
         train_time_s=training.measure("train_time_s"),
         images_per_s=training.measure("images_per_s"),
@@ -184,6 +196,20 @@ def _parse(reader: _Reader, name: str) -> RunResult:
     if added != result.exact or result.exact.total < 1:
         raise UserError(f"{reader.path}: test.exact_match is not the sum of singles and overlays; train the run again.")
     return result
+
+
+def _describe_recipe(training: _Reader) -> str:
+    """Return in words what decides how the weights are found; what an older program did not know is left out."""
+    parts = [f"batch {training.count('batch_size')}", f"lr {training.measure('lr'):g}"]
+    for name in ("optimizer", "schedule"):
+        if name in training.content:
+            parts.insert(0, training.read(name, str)[:40])
+    for name in ("weight_decay", "warm_up"):
+        if name in training.content:
+            parts.append(f"{name.replace('_', ' ')} {training.measure(name):g}")
+    if training.content.get("clip_norm") is not None:
+        parts.append(f"clipped at {training.measure('clip_norm'):g}")
+    return ", ".join(parts)
 
 
 def _parse_layer(reader: _Reader) -> Layer:

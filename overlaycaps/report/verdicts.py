@@ -65,7 +65,8 @@ def suggest_next(runs: tuple[RunResult, ...]) -> list[str]:
 def _make_train_command(model: str, run: RunResult) -> str:
     parts = ["overlaycaps", "train", "--model", model]
     for option, value, default in (
-        ("--images", run.images_seen, DEFAULT_EPOCHS * run.num_train),
+        ("--images", run.images_planned, DEFAULT_EPOCHS * run.num_train),
+        ("--patience", run.patience, None),
         ("--size", run.size, DEFAULT_SIZE),
         ("--data", run.data_path, DEFAULT_DATA_FILE),
         ("--seed", run.seed, 0),
@@ -83,7 +84,8 @@ def describe_conditions(runs: tuple[RunResult, ...]) -> list[str]:
     for what, values in (
         ("data", [run.data_digest for run in runs]),
         ("training images (those of the file, or fresh ones)", [run.fresh for run in runs]),
-        ("images seen", [run.images_seen for run in runs]),
+        ("images to see (--images, --patience)", [run.budget for run in runs]),
+        ("recipe", [run.recipe for run in runs]),
         ("size", [run.size for run in runs]),
         ("seed", [run.seed for run in runs]),
     ):

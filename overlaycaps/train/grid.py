@@ -222,6 +222,9 @@ def _hold_back_signals() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    from multiprocessing import resource_tracker  # noqa: PLC0415 - has no use on Windows
+
+    resource_tracker.ensure_running()  # now: when it starts, Python 3.11 and older let the signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:
         yield

@@ -118,7 +118,7 @@ def test_the_verdict_in_words(caps_overlays: int, words: str, tmp_path: Path) ->
     ("path", "value", "note"),
     [
         ("data__digest", "ff" * 32, "Different data"),
-        ("training__images_seen", 120_000, "Different images seen"),
+        ("training__images_seen", 120_000, "Different images to see"),
         ("training__seed", 1, "Different seed"),
     ],
 )
