@@ -34,7 +34,7 @@ OPTIMIZERS = {
             summary="SGD with Nesterov momentum 0.9",
             reference="Sutskever et al. 2013, ICML 28:1139",
             target="overlaycaps.train.optimizers.sgd:build",
-            lr=0.2,
+            lr=0.4,
             weight_decay=5e-4,
         ),
     )
