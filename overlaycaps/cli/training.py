@@ -96,7 +96,7 @@ def train_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = 
         )
 
 
-def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks) -> None:
+def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = False) -> None:
     """Measure a few steps of each model in a grid, and print what its runs would be and take.
 
     Raises:
@@ -106,7 +106,7 @@ def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks) -> None:
     from overlaycaps.report.terminal import print_report
     from overlaycaps.train.forecast import forecast_grid
 
-    forecasts = forecast_grid(requests, ranks)
+    forecasts = forecast_grid(requests, ranks, force=force)
     speaker = Speaker(ranks)
     for cell in forecasts:
         speaker.warn(cell.warnings)

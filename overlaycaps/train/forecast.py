@@ -72,8 +72,8 @@ class CellForecast:
     warnings: tuple[str, ...]
 
 
-def forecast_grid(requests: Sequence[TrainRequest], ranks: Ranks) -> list[CellForecast]:
-    """Measure each model of a grid once; nothing is written.
+def forecast_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = False) -> list[CellForecast]:
+    """Measure each model of a grid once; nothing is written. With ``force`` what is there would be trained again.
 
     Raises:
         UserError: if a cell's options do not fit, or another run stands in its folder.
@@ -82,7 +82,7 @@ def forecast_grid(requests: Sequence[TrainRequest], ranks: Ranks) -> list[CellFo
     known: dict[str, Forecast] = {}
     for request in requests:
         run = ranks.together(functools.partial(prepare_run, request, ranks))
-        todo = ranks.on_first(functools.partial(find_todo, run))
+        todo: Todo = "start" if force else ranks.on_first(functools.partial(find_todo, run))
         if request.model not in known:
             known[request.model] = forecast(run)
         warning = known[request.model].warning

@@ -208,6 +208,8 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
             begun on.
     """
     path, folder = request.path, RunFolder(request.path)
+    if request.tensorboard:
+        check_tensorboard()
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of an unfinished run.")
     content = folder.read_config()

@@ -157,6 +157,13 @@ class RunFolder:
             )
         return config
 
+    def remove_leftovers(self) -> None:
+        """Remove half-written files that a killed process left; only who holds the folder may do so."""
+        for file in (self.last_file, self.best_file, self.metrics_file, self.result_file, self.config_file):
+            for left in self.path.glob(f".{file.name}.*.partial"):
+                with contextlib.suppress(OSError):
+                    left.unlink()
+
     def write_failure(self, message: str) -> None:
         """Note why the run stopped; on a disk that is full, that stays unwritten."""
         with contextlib.suppress(UserError):

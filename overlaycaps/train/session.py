@@ -59,6 +59,7 @@ def carry_out(
 
         def open_folder() -> bool:
             is_locked = held.enter_context(folder.hold())
+            folder.remove_leftovers()
             if begin == "resume":
                 folder.forget_failure()
             else:

@@ -242,6 +242,8 @@ def test_the_options_reach_the_run(cli: Cli) -> None:
     assert (training["seed"], training["precision"]) == (7, "bf16")
     assert (model["iterations"], model["schedule"], model["pose"]) == (3, "sequential", "matrix")
     assert load_checkpoint(folder / "best.pt")["images_seen"] in (96, 150)
+    compared = json.loads(cli("compare", "--json").stdout)
+    assert compared["tables"][0]["rows"][0]["device"] == {"device": "cpu", "precision": "bf16"}
 
 
 @pytest.mark.usefixtures("no_cuda")

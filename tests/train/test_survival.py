@@ -296,6 +296,13 @@ def test_two_processes_cannot_train_into_one_folder(way: str, stopped: Path, tin
     go_on(stopped)
 
 
+def test_what_a_killed_process_left_half_written_is_removed(stopped: Path) -> None:
+    (stopped / ".last.pt.12345.partial").write_bytes(b"half of a state")
+    (stopped / ".mine.partial").write_bytes(b"not ours")
+    go_on(stopped)
+    assert [path.name for path in stopped.iterdir() if path.name.startswith(".")] == [".mine.partial"]
+
+
 def test_a_folder_without_locks_is_told(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlaycaps.train.run_lock._try_lock", lambda *_arguments, **_more: "unknown")
     listener = Listener()
