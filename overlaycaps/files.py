@@ -20,6 +20,7 @@ _REMEDIES = {
     errno.EROFS: "the file system is read-only; choose another folder",
     errno.ENOTDIR: "a file stands where a folder is needed; choose another folder",
     errno.EISDIR: "a folder of that name is there; move it away, or choose another place",
+    errno.ELOOP: "a link stands where a file is needed; remove it",
     errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
 }
 _NO_FOLDER = "there is no such folder; create it first, or choose another"

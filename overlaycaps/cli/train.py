@@ -211,7 +211,7 @@ def train(
             [seed] if seeds is None else parse_seeds(seeds),
         )
         if dry_run:
-            show_forecast(cells, ranks, force=force)
+            show_forecast(cells, ranks, force=force, is_grid=is_grid)
         elif is_grid:
             train_grid(cells, ranks, force=force)
         else:

@@ -80,23 +80,23 @@ def train_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = 
     with catch_stop_signals(patient=ranks.size > 1) as stop, show_grid(is_shown=ranks.is_first) as view:
         outcomes = run_grid(requests, view, stop, ranks, force=force)
     speaker = Speaker(ranks)
+    same = "the same command without --force" if force else "the same command again"
     for outcome in outcomes:
         where = f"{outcome.model} seed {outcome.seed}"
         speaker.result(f"{where}: {outcome.state}{', ' if outcome.message else ''}{outcome.message}")
     counts = {state: [o.state for o in outcomes].count(state) for state in ("failed", "interrupted")}
     if counts["interrupted"]:
         raise Interrupted(
-            f"interrupted with {counts['interrupted']} of {len(outcomes)} runs to do; their states are saved. Give the "
-            "same command again to go on."
+            f"interrupted with {counts['interrupted']} of {len(outcomes)} runs to do; their states are saved. Give "
+            f"{same} to go on."
         )
     if counts["failed"]:
         raise UserError(
-            f"{counts['failed']} of {len(outcomes)} runs failed, see above; mend the cause and give the same command "
-            "again."
+            f"{counts['failed']} of {len(outcomes)} runs failed, see above; mend the cause and give {same}."
         )
 
 
-def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = False) -> None:
+def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool, is_grid: bool) -> None:
     """Measure a few steps of each model in a grid, and print what its runs would be and take.
 
     Raises:
@@ -106,7 +106,7 @@ def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool
     from overlaycaps.report.terminal import print_report
     from overlaycaps.train.forecast import forecast_grid
 
-    forecasts = forecast_grid(requests, ranks, force=force)
+    forecasts = forecast_grid(requests, ranks, force=force, goes_on=is_grid)
     speaker = Speaker(ranks)
     for cell in forecasts:
         speaker.warn(cell.warnings)

@@ -72,8 +72,16 @@ class CellForecast:
     warnings: tuple[str, ...]
 
 
-def forecast_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = False) -> list[CellForecast]:
-    """Measure each model of a grid once; nothing is written. With ``force`` what is there would be trained again.
+def forecast_grid(
+    requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = False, goes_on: bool = True
+) -> list[CellForecast]:
+    """Measure each model of a grid once; nothing is written.
+
+    Args:
+        requests: the cells.
+        ranks: this process among those of the job.
+        force: what is there would be trained again.
+        goes_on: what is there would be skipped or go on, and not be refused.
 
     Raises:
         UserError: if a cell's options do not fit, or another run stands in its folder.
@@ -82,6 +90,8 @@ def forecast_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool
     known: dict[str, Forecast] = {}
     for request in requests:
         run = ranks.together(functools.partial(prepare_run, request, ranks))
+        if not goes_on:
+            ranks.on_first(functools.partial(run.folder.check_free, force=force))
         todo: Todo = "start" if force else ranks.on_first(functools.partial(find_todo, run))
         if request.model not in known:
             known[request.model] = forecast(run)

@@ -21,7 +21,14 @@ from overlaycaps.data.failures import explain_failure
 from overlaycaps.errors import Interrupted, ToldElsewhereError, UsageError
 from overlaycaps.train.interrupt import StopFlag, catch_stop_signals
 from overlaycaps.train.observer import Evaluation, Observer, Progress, Scoring
-from overlaycaps.train.plan import PreparedRun, ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.plan import (
+    PreparedRun,
+    ResumeRequest,
+    TrainRequest,
+    check_request,
+    prepare_resumed_run,
+    prepare_run,
+)
 from overlaycaps.train.ranks import ALONE, Ranks
 from overlaycaps.train.result import summarize_result
 from overlaycaps.train.session import carry_out, find_todo
@@ -107,7 +114,16 @@ def run_grid(
 
     Returns:
         An outcome for every cell, also those that a stop left out.
+
+    Raises:
+        UsageError: if an option of any cell does not fit; nothing is begun then, so that a slip costs no hours.
     """
+
+    def check() -> None:
+        for request in requests:
+            check_request(request, ranks)
+
+    ranks.together(check)
     outcomes: list[CellOutcome] = []
     for number, request in enumerate(requests, start=1):
         if ranks.any(stop.requested):
@@ -165,7 +181,7 @@ def _prepare_again(request: TrainRequest, run: PreparedRun, ranks: Ranks) -> Pre
             named={request.model, request.routing},
             data_path=request.data_path,
             threads=request.threads,
-            accumulate=request.accumulate if request.accumulate > 1 else None,
+            accumulate=request.accumulate,
             tensorboard=request.tensorboard,
             checkpoint_minutes=request.checkpoint_minutes,
         ),

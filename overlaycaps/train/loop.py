@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -50,11 +51,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     state, warnings = ranks.on_first(lambda: read_state(folder))
     if state is not None:
         at, best = ranks.together(lambda: restore_state(folder, state, step))
-    if ranks.is_first:
-        # A process that was killed may have written more than its last state knows of.
-        folder.keep_metrics_until(at.epochs_done)
-        if best:
-            _save_best(folder, best, at)
+    ranks.on_first(lambda: _undo_what_no_state_knows(folder, best, at))
     failure = connect_step(step, run)
     for warning in [*warnings, *([failure] if failure else [])]:
         observer.on_warning(warning)
@@ -65,9 +62,8 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
         nonlocal saved_s
         at.peak_memory_mib = _find_larger(at.peak_memory_mib, runtime.measure_peak_memory_mib())
         _check_weights(step, at, folder)
-        if ranks.is_first:
-            save_state(folder, step, at, best)
-        ranks.wait()  # a process that ends has the launcher end the others
+        # All go on when it is written, or none: a process that ends has the launcher end the others.
+        ranks.on_first(lambda: save_state(folder, step, at, best))
         saved_s = time.monotonic()
 
     def stop_here() -> Exception:
@@ -122,11 +118,13 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
                 )
             )
             if at.step < plan.last_step(epoch):
-                if ranks.any(stop.requested):
+                # The clocks of processes differ; the first's decides.
+                is_due = ranks.is_first and time.monotonic() - saved_s >= run.checkpoint_s
+                is_stopped, is_due = ranks.any_of_each(stop.requested, is_due)
+                if is_stopped or is_due:
                     save()
+                if is_stopped:
                     raise stop_here()
-                if time.monotonic() - saved_s >= run.checkpoint_s:
-                    save()
             started_s = time.perf_counter()
 
         _check_weights(step, at, folder)
@@ -146,10 +144,9 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
             "validation": scores.to_dict(),
         }
         at.loss_sum, at.loss_images = 0.0, 0
-        if ranks.is_first:
-            if is_best:
-                _save_best(folder, best, at)
-            folder.append_metrics(entry)
+        if is_best:
+            ranks.on_first(functools.partial(_save_best, folder, best, at))
+        ranks.on_first(functools.partial(folder.append_metrics, entry))
         save()
         observer.on_evaluation(
             Evaluation(
@@ -173,8 +170,7 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     peaks = ranks.gather(_find_larger(at.peak_memory_mib, runtime.measure_peak_memory_mib()))
     at.peak_memory_mib = max((peak for peak in peaks if peak is not None), default=None)
     result = describe_result(run, model, at, test, step.is_compiled)
-    if ranks.is_first:
-        folder.write_result(result)
+    ranks.on_first(lambda: folder.write_result(result))
     return result
 
 
@@ -193,6 +189,13 @@ def _note_evaluation(at: Position, scores: MultilabelScores) -> bool:
     at.best_images_seen = at.images_seen
     at.best_scores = scores.to_dict()
     return True
+
+
+def _undo_what_no_state_knows(folder: RunFolder, best: Weights, at: Position) -> None:
+    """Take back what a process that was killed wrote after its last state."""
+    folder.keep_metrics_until(at.epochs_done)
+    if best:
+        _save_best(folder, best, at)
 
 
 def _save_best(folder: RunFolder, best: Weights, at: Position) -> None:

@@ -21,8 +21,10 @@ from overlaycaps.config import (
 from overlaycaps.data.loading import OverlayData, load_data
 from overlaycaps.errors import UsageError, UserError
 from overlaycaps.models import MODELS, build_model
+from overlaycaps.models.base import OverlayModel
 from overlaycaps.processor import count_cores
 from overlaycaps.tables import is_target, look_up
+from overlaycaps.train.batch_norm import find_batch_norm
 from overlaycaps.train.lr_schedules import DEFAULT_LR_SCHEDULE, DEFAULT_WARM_UP
 from overlaycaps.train.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS
 from overlaycaps.train.order import BatchPlan
@@ -110,7 +112,10 @@ class PreparedRun:
         same_data = isinstance(data, dict) and data.get("digest") == self.data.digest
         try:
             # Not compared as it is written: an older program wrote fewer fields.
-            same_training = TrainConfig.from_dict(stored["training"]) == self.config
+            training = TrainConfig.from_dict(stored["training"])
+            same_training = training == replace(self.config, precision=training.precision)
+            if training.precision != self.config.precision:  # but what `auto` came to may be the same
+                same_training &= stored["execution"]["precision"] == self.execution.precision
         except (KeyError, TypeError, UsageError):
             return False
         return same_data and same_training and stored.get("model") == self.model_config.to_dict()
@@ -165,7 +170,7 @@ def prepare_run(request: TrainRequest, ranks: Ranks = ALONE) -> PreparedRun:
     model = build_model(request.model, model_config)
     _check_routing_options(request, model.describe_routing()["routing"])
     name = _name_run(config, model.config) if request.name is None else request.name
-    return PreparedRun(
+    run = PreparedRun(
         config,
         model.config,
         data,
@@ -176,6 +181,7 @@ def prepare_run(request: TrainRequest, ranks: Ranks = ALONE) -> PreparedRun:
         request.checkpoint_minutes * 60,
         request.tensorboard,
     )
+    return _check_batch_norm(run, model)
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,9 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
         UserError: if the folder is not a run's, the run is finished, or the data file is not the one that the run was
             begun on.
     """
-    path, folder = request.path, RunFolder(request.path)
+    # A run is called by its folder's name, also by those who stand in it.
+    path = request.path if request.path.name not in {"", ".."} else request.path.resolve()
+    folder = RunFolder(path)
     if request.tensorboard:
         check_tensorboard()
     if not path.exists():
@@ -220,6 +228,8 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
         model_config = CapsuleConfig.from_dict(content["model"])
         former = ExecutionConfig.from_dict(content["execution"]) if "execution" in content else None
         data_path, digest = request.data_path or Path(content["data"]["path"]), content["data"]["digest"]
+        if not str(data_path).isprintable():
+            raise UsageError("the data's path has characters that no path should have.")
     except (KeyError, TypeError) as error:
         raise UserError(
             f"{folder.config_file} is damaged: {error} is missing or of a wrong type; start the run again with --force."
@@ -244,7 +254,7 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
         )
     if not folder.can_resume():
         warnings.append(f"{path} has no saved state yet; it begins anew.")
-    return PreparedRun(
+    run = PreparedRun(
         config,
         model_config,
         data,
@@ -255,6 +265,30 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
         request.checkpoint_minutes * 60,
         request.tensorboard,
     )
+    return _check_batch_norm(run, build_model(config.model, model_config))
+
+
+def _check_batch_norm(run: PreparedRun, model: OverlayModel) -> PreparedRun:
+    """Return the run if its batches may be computed as it wants; what normalises over a batch needs all of it.
+
+    Raises:
+        UsageError: if they may not.
+    """
+    layer, execution = find_batch_norm(model), run.execution
+    if layer is None:
+        return run
+    if execution.accumulate > 1:
+        raise UsageError(
+            f"--accumulate {execution.accumulate}: {run.config.model} normalises over each batch (in {layer}), so that "
+            "parts of a batch do not make up the whole; leave it out."
+        )
+    smallest = min(run.plan_batches().batch_sizes)
+    if smallest < execution.processes:
+        raise UsageError(
+            f"--batch-size {run.config.batch_size}: {run.config.model} normalises over each batch, and one of "
+            f"{smallest} images is too small for {execution.processes} processes; choose another."
+        )
+    return run
 
 
 def _check_execution(batch_size: int, accumulate: int, checkpoint_minutes: float, ranks: Ranks) -> None:

@@ -61,11 +61,11 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
-        return flag if self.size == 1 else bool(self.sum(torch.tensor(int(flag))) > 0)
+        return self.any_of_each(flag)[0]
 
-    def wait(self) -> None:
-        """Go on when all processes have come here."""
-        self.any(False)
+    def any_of_each(self, *flags: bool) -> list[bool]:
+        """Return for each of several flags whether it is set in any process; all processes decide alike by it."""
+        return list(flags) if self.size == 1 else (self.sum(torch.tensor(flags, dtype=torch.int32)) > 0).tolist()
 
     def gather(self, value: _T) -> list[_T]:
         """Return every process's value (plain data), by rank."""
@@ -133,12 +133,16 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
         )
         if not (0 <= rank < int(size) and 0 <= local_rank < local_size <= int(size)):
             raise ValueError
+        if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+            raise ValueError
     except ValueError:
         found = ", ".join(
             f"{name}={environment.get(name, '')[:20]!r}"
-            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+            for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         )
-        raise UsageError(f"{found} in the environment do not name a process; unset them, or use torchrun.") from None
+        raise UsageError(
+            f"{found} in the environment do not name a process of a job; unset them, or use torchrun."
+        ) from None
     return Ranks(rank, int(size), local_rank, local_size)
 
 

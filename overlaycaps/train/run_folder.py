@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ from overlaycaps.schemas import RUN_SCHEMA, RUN_VERSION
 from overlaycaps.train.run_lock import LOCK_NAME, lock_run
 
 _MAX_JSON_BYTES = 2**20
+
+# What a process leaves that is killed while it writes one of the run's files, see `write_atomically`.
+_LEFTOVER = re.compile(r"\.(config\.json|metrics\.jsonl|last\.pt|best\.pt|result\.json|failure\.json)\.\d+\.partial")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ class RunFolder:
 
     def is_empty(self) -> bool:
         """Whether it is a folder in which there is nothing that could be lost."""
-        return self.path.is_dir() and all(path.name == LOCK_NAME for path in self.path.iterdir())
+        return self.path.is_dir() and all(map(_is_of_no_worth, self.path.iterdir()))
 
     def is_finished(self) -> bool:
         """Whether the run ended and was scored."""
@@ -128,19 +132,22 @@ class RunFolder:
             UserError: if the folder holds a run and ``force`` is off, holds something that is not a run, or cannot be
                 written.
         """
-        is_new = not self.path.exists()
-        if not is_new and not self.is_empty():
+        self.check_free(force=force)
+        if self.path.exists() and not self.is_empty():
+            self._clear()
+        self._make()
+        write_text_atomically(self.config_file, _dump(self._wrap(config)))
+
+    def check_free(self, *, force: bool) -> None:
+        """Check that a new run may be made in the folder.
+
+        Raises:
+            UserError: as :meth:`create`.
+        """
+        if self.path.exists() and not self.is_empty():
             self._check_ours("choose another --name or --runs")
             if not force:
                 raise UserError(self._describe_obstacle())
-            self._clear()
-        self._make()
-        try:
-            write_text_atomically(self.config_file, _dump(self._wrap(config)))
-        except BaseException:
-            if is_new:
-                self.path.rmdir()
-            raise
 
     def read_config(self) -> dict[str, Any]:
         """Return the configuration that the run was made with.
@@ -159,10 +166,10 @@ class RunFolder:
 
     def remove_leftovers(self) -> None:
         """Remove half-written files that a killed process left; only who holds the folder may do so."""
-        for file in (self.last_file, self.best_file, self.metrics_file, self.result_file, self.config_file):
-            for left in self.path.glob(f".{file.name}.*.partial"):
+        for path in list(self.path.iterdir()):
+            if _LEFTOVER.fullmatch(path.name):
                 with contextlib.suppress(OSError):
-                    left.unlink()
+                    path.unlink()
 
     def write_failure(self, message: str) -> None:
         """Note why the run stopped; on a disk that is full, that stays unwritten."""
@@ -238,6 +245,10 @@ class RunFolder:
     @staticmethod
     def _wrap(config: dict[str, Any]) -> dict[str, Any]:
         return {"schema": RUN_SCHEMA, "schema_version": RUN_VERSION, **config}
+
+
+def _is_of_no_worth(path: Path) -> bool:
+    return path.name == LOCK_NAME or _LEFTOVER.fullmatch(path.name) is not None
 
 
 def describe_launcher(environment: Mapping[str, str]) -> list[str]:

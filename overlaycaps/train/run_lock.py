@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from overlaycaps.errors import UserError
+from overlaycaps.files import describe_write_failure
 
 LOCK_NAME = "train.lock"
 _TRIES = 5
@@ -31,11 +33,11 @@ def lock_run(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder, which exists, while the block runs.
 
     Gives:
-        Whether there is a lock: some network file systems have none, and where not even this file can be written, the
-        run's own files will say so.
+        Whether there is a lock: some network file systems have none.
 
     Raises:
         RunInUseError: if another process holds it; the message says which.
+        UserError: if the file of the lock cannot be made.
     """
     path = folder / LOCK_NAME
     file = _take(path)
@@ -63,21 +65,31 @@ def is_run_locked(folder: Path) -> bool:
 
 def _take(path: Path) -> IO[str] | None:
     for _ in range(_TRIES):
-        try:
-            file = path.open("a+", encoding="utf-8")
-        except OSError:
-            return None
+        file = _open(path)
         answer = _try_lock(file)
         if answer == "taken" and _is_at(file, path):
-            file.truncate(0)
-            file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
-            file.flush()
+            with contextlib.suppress(OSError):  # it is for people; on a full disk the lock holds as well
+                file.truncate(0)
+                file.write(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+                file.flush()
             return file
         file.close()
         if answer == "unknown":
             return None
         time.sleep(_WAIT_S)  # someone may only have asked whether it is held, or be about to go
     raise RunInUseError(f"{path.parent} is in use by {_describe_holder(path)}; wait for it to end, or stop it.")
+
+
+def _open(path: Path) -> IO[str]:
+    try:
+        # A link in a folder from elsewhere must not lead to a file of the user's.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    except OSError as error:
+        raise UserError(describe_write_failure(path, error)) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UserError(f"{path} is not a regular file; remove it.")
+    return os.fdopen(handle, "r+", encoding="utf-8")
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -59,15 +59,16 @@ def carry_out(
 
         def open_folder() -> bool:
             is_locked = held.enter_context(folder.hold())
-            folder.remove_leftovers()
             if begin == "resume":
                 folder.forget_failure()
             else:
                 folder.create(run.describe(), force=begin == "replace")
+            if is_locked:  # else another process may be writing them
+                folder.remove_leftovers()
             return is_locked
 
         is_locked = ranks.on_first(open_folder)
-        if not is_locked:
+        if not is_locked and ranks.is_first:
             observer.on_warning(f"{folder.path}: no locks on this file system; let no other process train into it.")
         try:
             with _watch(run, observer) as watcher, _show_fallbacks(watcher):

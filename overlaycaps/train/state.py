@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,6 +85,8 @@ def read_state(folder: RunFolder) -> tuple[dict[str, Any] | None, list[str]]:
             continue
         if file == folder.previous_file:
             told = warnings[0].partition(";")[0] if warnings else f"{folder.last_file} is missing"
+            # It must not take the place of the sound one when the next state is saved.
+            folder.last_file.unlink(missing_ok=True)
             return state, [f"{told}; going on from the state before it, {file.name}."]
         return state, []
     if warnings:
@@ -104,6 +107,28 @@ def restore_state(folder: RunFolder, state: dict[str, Any], step: TrainStep) -> 
         load_weights(step.model, state["model"])
         step.optimizer.load_state_dict(state["optimizer"])
         step.schedule.load_state_dict(state["schedule"])
-        return Position(**state["position"]), dict(state["best_model"])
+        return _check_position(Position(**state["position"]), step), dict(state["best_model"])
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder.last_file} is not a state of this run; train it again with --force.") from error
+
+
+def _check_position(at: Position, step: TrainStep) -> Position:
+    """Return the position if its numbers are of their kinds and fit each other.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    counts = (at.step, at.images_seen, at.epochs_done, at.loss_images, at.best_epoch, at.best_images_seen)
+    figures = (at.loss_sum, at.train_time_s, at.best_exact_match, at.peak_memory_mib or 0.0)
+    are_sound = (
+        all(type(count) is int and count >= 0 for count in (*counts, at.stale_evaluations))
+        and all(type(figure) in (int, float) and math.isfinite(figure) for figure in figures)
+        and isinstance(at.best_scores, dict)
+        and at.step == step.schedule.last_epoch  # torch's word for the steps that a schedule has taken
+        and at.epochs_done <= at.step <= at.images_seen
+        and at.best_epoch <= at.epochs_done
+        and (at.train_time_s > 0) == (at.step > 0)
+    )
+    if not are_sound:
+        raise ValueError("the numbers of the position do not fit each other")
+    return at

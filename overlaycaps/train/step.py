@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from overlaycaps.errors import UsageError, UserError
+from overlaycaps.errors import UserError
 from overlaycaps.models.base import OverlayModel
-from overlaycaps.train.batch_norm import find_batch_norm, synchronize_batch_norm
+from overlaycaps.train.batch_norm import synchronize_batch_norm
 from overlaycaps.train.compilation import compile_forward
 from overlaycaps.train.finite import describe_broken_gradient, describe_broken_layer
 from overlaycaps.train.optimizers.build import make_optimizer
@@ -129,27 +129,11 @@ class TrainStep:
 
 
 def make_step(run: PreparedRun, model: OverlayModel) -> TrainStep:
-    """Return what takes the steps of a run, not yet compiled or connected with other processes.
-
-    Raises:
-        UsageError: if the model cannot be computed in parts, as the run wants it.
-    """
-    plan, ranks = run.plan_batches(), run.runtime.ranks
-    normalised = find_batch_norm(model)
-    if normalised is not None:
-        if run.execution.accumulate > 1:
-            raise UsageError(
-                f"--accumulate {run.execution.accumulate}: {run.config.model} normalises over each batch (in "
-                f"{normalised}), so that parts of a batch do not make up the whole; leave it out."
-            )
-        if min(plan.batch_sizes) < ranks.size > 1:
-            raise UsageError(
-                f"--batch-size {run.config.batch_size}: {run.config.model} normalises over each batch, and one of "
-                f"{min(plan.batch_sizes)} images is too small for {ranks.size} processes; choose another."
-            )
-        if ranks.size > 1:
-            synchronize_batch_norm(model, ranks.size)
-    optimizer, schedule = make_optimizer(model, run.config, plan.num_steps)
+    """Return what takes the steps of a run, not yet compiled or connected with other processes."""
+    ranks = run.runtime.ranks
+    if ranks.size > 1:
+        synchronize_batch_norm(model, ranks.size)
+    optimizer, schedule = make_optimizer(model, run.config, run.plan_batches().num_steps)
     return TrainStep(model, model, optimizer, schedule, run.runtime, run.execution.accumulate, run.config.clip_norm)
 
 

@@ -29,24 +29,38 @@ def check_tensorboard() -> None:
 class TensorBoardObserver:
     """Writes training loss, learning rate and speed every few steps, and each evaluation, by optimiser step."""
 
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+
+    def _write(self, name: str, value: float, step: int) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs the extra
+
+            # A process that was killed may have written more than its last state knows of.
+            self._writer = SummaryWriter(str(self.folder), purge_step=step)
+        self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
 
     def on_scoring(self, scoring: Scoring) -> None:
         """Ignore it."""
 
     def on_progress(self, progress: Progress) -> None:
         """Write loss, learning rate and speed."""
-        if progress.step % _STEPS_BETWEEN:
+        if self._writer is not None and progress.step % _STEPS_BETWEEN:
             return
         for name, value in (("loss", progress.loss), ("lr", progress.lr), ("images_per_s", progress.images_per_s)):
-            self.writer.add_scalar(f"training/{name}", value, progress.step)
+            self._write(f"training/{name}", value, progress.step)
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Write the exact match and the mean training loss."""
-        self.writer.add_scalar("validation/exact_match", evaluation.exact_match, evaluation.step)
-        self.writer.add_scalar("training/mean_loss", evaluation.train_loss, evaluation.step)
-        self.writer.flush()
+        self._write("validation/exact_match", evaluation.exact_match, evaluation.step)
+        self._write("training/mean_loss", evaluation.train_loss, evaluation.step)
+        self._writer.flush()
 
     def on_warning(self, message: str) -> None:
         """Ignore it."""
@@ -60,10 +74,8 @@ def open_tensorboard(folder: Path) -> Iterator[TensorBoardObserver]:
         UsageError: if TensorBoard is not installed.
     """
     check_tensorboard()
-    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs the extra
-
-    writer = SummaryWriter(str(folder))
+    observer = TensorBoardObserver(folder)
     try:
-        yield TensorBoardObserver(writer)
+        yield observer
     finally:
-        writer.close()
+        observer.close()
