@@ -15,6 +15,7 @@ from overlaycaps.train.interrupt import catch_stop_signals
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from overlaycaps.train.grid import CellOutcome
     from overlaycaps.train.plan import PreparedRun, TrainRequest
     from overlaycaps.train.ranks import Ranks
 
@@ -84,16 +85,18 @@ def train_grid(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool = 
     for outcome in outcomes:
         where = f"{outcome.model} seed {outcome.seed}"
         speaker.result(f"{where}: {outcome.state}{', ' if outcome.message else ''}{outcome.message}")
-    counts = {state: [o.state for o in outcomes].count(state) for state in ("failed", "interrupted")}
-    if counts["interrupted"]:
+    ranks.on_first(lambda: _refuse_loose_ends(outcomes, same))
+
+
+def _refuse_loose_ends(outcomes: Sequence[CellOutcome], same: str) -> None:
+    """Raise an error where a cell was interrupted or failed; ``same`` names the command that goes on."""
+    interrupted, failed = ([outcome.state for outcome in outcomes].count(state) for state in ("interrupted", "failed"))
+    if interrupted:
         raise Interrupted(
-            f"interrupted with {counts['interrupted']} of {len(outcomes)} runs to do; their states are saved. Give "
-            f"{same} to go on."
+            f"interrupted with {interrupted} of {len(outcomes)} runs to do; their states are saved. Give {same} to go on."
         )
-    if counts["failed"]:
-        raise UserError(
-            f"{counts['failed']} of {len(outcomes)} runs failed, see above; mend the cause and give {same}."
-        )
+    if failed:
+        raise UserError(f"{failed} of {len(outcomes)} runs failed, see above; mend the cause and give {same}.")
 
 
 def show_forecast(requests: Sequence[TrainRequest], ranks: Ranks, *, force: bool, is_grid: bool) -> None:

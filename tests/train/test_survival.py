@@ -489,3 +489,76 @@ def test_unused_folder_is_removed_where_a_run_cannot_begin(tiny_data: Path, tmp_
 
 def _refuse(*_arguments: Any) -> None:
     raise UserError("no")
+
+
+def test_a_link_in_place_of_the_lock_leads_nowhere(stopped: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    (stopped / "train.lock").symlink_to(tmp_path / "precious.txt")
+    with pytest.raises(UserError, match=r"train\.lock could not be written: a link stands where a file is needed"):
+        go_on(stopped)
+    assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_a_damaged_state_does_not_replace_the_sound_one(stopped: Path) -> None:
+    flip(stopped / "last.pt")
+    stopper = StopAfter(1)
+    run = prepare_resumed_run(ResumeRequest(stopped, cpu=True))
+    with pytest.raises(Interrupted):
+        carry_out(run, stopper, stopper.stop, "resume")
+    steps = [load_checkpoint(stopped / name)["position"]["step"] for name in ("previous.pt", "last.pt")]
+    assert steps == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": 10**6},
+        {"step": "7"},
+        {"epochs_done": 3.0},
+        {"loss_images": -1},
+        {"train_time_s": float("nan")},
+        {"best_scores": [1]},
+        {"no_such": 1},
+    ],
+    ids=str,
+)
+def test_a_position_that_makes_no_sense_is_refused(changes: dict[str, Any], stopped: Path) -> None:
+    state = load_checkpoint(stopped / "last.pt")
+    state["position"] |= changes
+    save_checkpoint(stopped / "last.pt", state)
+    with pytest.raises(UserError, match=r"last\.pt is not a state of this run"):
+        go_on(stopped)
+
+
+def test_a_path_that_no_system_takes_is_refused(stopped: Path) -> None:
+    content = json.loads((stopped / "config.json").read_text())
+    content["data"]["path"] = "a\0b"
+    (stopped / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"config\.json is damaged: the data's path"):
+        prepare_resumed_run(ResumeRequest(stopped))
+
+
+def test_a_folder_with_half_a_configuration_is_free(tiny_data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.config.json.99.partial").write_text("{")
+    begin(make_request(tiny_data, tmp_path, epochs=1))
+    assert not (tmp_path / "run/.config.json.99.partial").exists()
+
+
+def test_what_auto_came_to_is_the_same_run(tiny_data: Path, tmp_path: Path) -> None:
+    run = prepare_run(make_request(tiny_data, tmp_path, precision="auto"))
+    run.folder.create(run.describe(), force=False)
+    same, other = run.execution.precision, {"bf16": "fp32", "fp32": "bf16"}[run.execution.precision]
+    assert prepare_run(make_request(tiny_data, tmp_path, precision=same)).is_stored()
+    assert not prepare_run(make_request(tiny_data, tmp_path, precision=other)).is_stored()
+
+
+def test_a_run_is_called_by_its_folder_also_from_inside(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(stopped)
+    assert go_on(Path())["run"] == "run"
+
+
+def test_a_refused_choice_makes_no_folder(tiny_data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--accumulate 2"):
+        begin(make_request(tiny_data, tmp_path / "runs", model="resnet18", accumulate=2))
+    assert not (tmp_path / "runs").exists()
