@@ -93,7 +93,8 @@ def _refuse_loose_ends(outcomes: Sequence[CellOutcome], same: str) -> None:
     interrupted, failed = ([outcome.state for outcome in outcomes].count(state) for state in ("interrupted", "failed"))
     if interrupted:
         raise Interrupted(
-            f"interrupted with {interrupted} of {len(outcomes)} runs to do; their states are saved. Give {same} to go on."
+            f"interrupted with {interrupted} of {len(outcomes)} runs to do; their states are saved. Give {same} to go "
+            "on."
         )
     if failed:
         raise UserError(f"{failed} of {len(outcomes)} runs failed, see above; mend the cause and give {same}.")

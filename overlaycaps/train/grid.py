@@ -172,7 +172,7 @@ def run_cell(
 
 
 def _prepare_again(request: TrainRequest, run: PreparedRun, ranks: Ranks) -> PreparedRun:
-    """Return the run as it was begun: with its own precision, threads and parts, where the request names none."""
+    """Return the run as it was begun: with its own precision and, where the request names none, threads."""
     return prepare_resumed_run(
         ResumeRequest(
             path=run.folder.path,

@@ -14,6 +14,7 @@ import data_gen.sources
 import data_gen.spec
 from overlaycaps.kernels import backends
 from overlaycaps.models import MATCHED_MODELS
+from overlaycaps.train import grid
 from overlaycaps.train.checkpoint import load_checkpoint
 from overlaycaps.train.runtime import select_runtime
 from tests.cli.conftest import Cli, read_tree
@@ -178,7 +179,13 @@ def test_reproduce_does_everything_once(tmp_path: Path, cli: Cli, monkeypatch: p
     assert read_tree(tmp_path) == before
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.fixture
+def in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the cells of a grid have no processes of their own, each of which takes seconds to start."""
+    monkeypatch.setattr(grid, "run_cell_apart", grid.run_cell)
+
+
+@pytest.mark.usefixtures("desk", "in_one_process")
 def test_reproduce_leaves_another_run_alone(cli: Cli) -> None:
     name = ("--name", "cnn-tiny-150-seed0")
     words = ("train", "--model", "cnn", "--size", "tiny", "--images", "150", "--cpu", "--lr", "0.1")
@@ -192,7 +199,7 @@ def test_reproduce_leaves_another_run_alone(cli: Cli) -> None:
     assert read_tree(Path("runs/cnn-tiny-150-seed0")) == before
 
 
-@pytest.mark.usefixtures("desk", "no_cuda")
+@pytest.mark.usefixtures("desk", "no_cuda", "in_one_process")
 def test_reproduce_warns_once(cli: Cli) -> None:
     outcome = cli("reproduce", "--images", "150", "--size", "tiny", "--gpu", "0")
     assert outcome.exit_code == 0
