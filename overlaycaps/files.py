@@ -29,7 +29,9 @@ _NO_FOLDER = "there is no such folder; create it first, or choose another"
 def write_atomically(path: Path, write: Callable[[BinaryIO], object], former: Path | None = None) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it to ``path``.
 
-    Whatever goes wrong, ``path`` is left as it was and the temporary file is removed.
+    Whatever goes wrong, what was at ``path`` is still there (or, in the moment between two renames, at ``former``), and
+    the temporary file is removed.
+
     Args:
         path: the file to write.
         write: what fills it.

@@ -51,7 +51,7 @@ def save_state(folder: RunFolder, step: TrainStep, at: Position, best: Weights) 
     """Write ``last.pt``; the one that was there becomes ``previous.pt``.
 
     Raises:
-        UserError: if it cannot be written; both files are then as they were.
+        UserError: if it cannot be written; the states that were there are kept.
     """
     state = {
         "model": step.model.state_dict(),
