@@ -39,13 +39,14 @@ def describe_broken_layer(model: OverlayModel, images: Tensor, runtime: Runtime)
 
     # An inner layer ends before the layer around it, so that the first one noted is the innermost.
     hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
-    was_training = model.training
-    model.eval()  # statistics of normalisations stay as they are
+    # As in the step, where normalisations use the batch's own statistics; those that they keep stay as they are.
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         with runtime.autocast():
             logits = model(images)
     finally:
-        model.train(was_training)
+        for buffer, value in kept:
+            buffer.copy_(value)
         for hook in hooks:
             hook.remove()
     if broken:

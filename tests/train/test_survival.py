@@ -22,11 +22,13 @@ from overlaycaps.config import SIZES
 from overlaycaps.errors import Interrupted, UserError
 from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
+from overlaycaps.train.finite import describe_broken_layer
 from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.loop import train
 from overlaycaps.train.observer import SilentObserver
 from overlaycaps.train.plan import PreparedRun, ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
 from overlaycaps.train.run_lock import RunInUseError, is_run_locked
+from overlaycaps.train.runtime import select_runtime
 from overlaycaps.train.session import carry_out
 from overlaycaps.train.step import TrainStep
 from tests.train.test_loop import Recorder, StopAfter, make_request
@@ -121,6 +123,7 @@ from pathlib import Path
 from overlaycaps.train.interrupt import catch_stop_signals
 from overlaycaps.train.observer import SilentObserver
 from overlaycaps.train.plan import ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
+from overlaycaps.train.runtime import select_runtime
 from overlaycaps.train.session import carry_out
 from overlaycaps.train.step import TrainStep
 data, runs = Path(sys.argv[1]), Path(sys.argv[2])
@@ -367,6 +370,21 @@ def test_an_output_that_diverges_names_its_layer(
     poison(monkeypatch, 3, spoil)
     with pytest.raises(UserError, match=rf"at step 3, .* is in the output of layer {names[0]};"):
         begin(make_request(tiny_data, tmp_path))
+
+
+def test_a_layer_is_found_as_the_step_computes_it_and_keeps_its_statistics() -> None:
+    model = build_model("resnet18", SIZES["tiny"])
+    images = torch.randint(0, 256, (3, 36, 36), dtype=torch.uint8)
+    runtime, _ = select_runtime(None, True, "fp32")
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert describe_broken_layer(model, images, runtime) is None
+
+    def spoil(module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return output * float("inf") if module.training else output
+
+    dict(model.named_modules())["stem_norm"].register_forward_hook(spoil)
+    assert describe_broken_layer(model, images, runtime) == "the output of layer stem_norm"
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights(
