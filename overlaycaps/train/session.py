@@ -55,6 +55,8 @@ def carry_out(
         UserError: if it fails in a way that the user can mend; the folder keeps the reason.
     """
     ranks, folder = run.runtime.ranks, run.folder
+    first_digest = ranks.on_first(lambda: run.data.digest)
+    ranks.together(lambda: _check_same_data(run, first_digest))
     with contextlib.ExitStack() as held:
 
         def open_folder() -> bool:
@@ -85,6 +87,19 @@ def carry_out(
                 explained = explain_failure(error)
                 folder.write_failure(str(explained or error) or type(error).__name__)
             raise
+
+
+def _check_same_data(run: PreparedRun, digest: str) -> None:
+    """Refuse a file that differs from the first process's: on another machine the same path may lead to other data.
+
+    Raises:
+        UserError: if it does.
+    """
+    if run.data.digest != digest:
+        raise UserError(
+            f"{run.data.path} of rank {run.runtime.ranks.rank} is not the file that rank 0 reads; give all the same "
+            "data."
+        )
 
 
 @contextmanager

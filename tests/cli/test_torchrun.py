@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from data_gen.spec import make_spec
+from data_gen.store.write import write_dataset
 from overlaycaps.config import SIZES
 from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint
 from tests.cli.conftest import Cli, read_tree, run_to_end
+from tests.data_gen.sources import make_source
 from tests.train.test_ranks import ROOT, Job, launch
 
 # 96 images in batches of 19: the sixth and last of an epoch is one image, so that one process has nothing to do. SGD,
@@ -51,7 +54,7 @@ def act():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.raise_signal(signal.SIGTERM)
     if action == "move":
-        Path("elsewhere").mkdir()
+        Path("elsewhere").mkdir(exist_ok=True)
         os.chdir("elsewhere")
 
 
@@ -230,4 +233,15 @@ def test_a_failure_in_one_process_is_told_once(small_data: Path, tmp_path: Path)
     assert_plain(job)
     assert len(job.errors) == 1, job.stderr
     assert job.errors[0].startswith("error: data.h5: no such file")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_processes_that_read_different_data_are_refused(small_data: Path, tmp_path: Path) -> None:
+    shutil.copy(small_data, tmp_path / "data.h5")
+    (tmp_path / "elsewhere").mkdir()
+    spec = make_spec(seed=1, num_train=96, num_valid=40, num_test=48)
+    write_dataset(tmp_path / "elsewhere/data.h5", spec, make_source(digit_px=28))
+    job = launch_and("move", 1, 0, *TRAIN, cwd=tmp_path)
+    assert_plain(job)
+    assert job.errors == ["error: data.h5 of rank 1 is not the file that rank 0 reads; give all the same data."]
     assert not (tmp_path / "runs").exists()
