@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from overlaycaps.config import DEFAULT_CHECKPOINT_MINUTES, SIZES
 from overlaycaps.models import MODELS
 from overlaycaps.routing import ROUTINGS, SCHEDULES
+from overlaycaps.tables import Row
 from overlaycaps.train.lr_schedules import DEFAULT_WARM_UP, LR_SCHEDULES
 from overlaycaps.train.optimizers import OPTIMIZERS
 
@@ -42,35 +44,41 @@ RoutingOption = Annotated[
 ScheduleOption = Annotated[
     str, typer.Option("--schedule", help=f"Order in which layers are routed: {', '.join(SCHEDULES)}.")
 ]
+
+
+def _list_defaults(field: str) -> str:
+    """Return a number of each optimiser's: ``adamw 0.008, sgd 0.4``."""
+    return ", ".join(f"{row.name} {getattr(row, field):g}" for row in OPTIMIZERS.values())
+
+
+def _list_summaries(rows: Iterable[Row]) -> str:
+    """Return ``name: summary; name: summary``."""
+    return "; ".join(f"{row.name}: {row.summary}" for row in rows)
+
+
 OptimizerOption = Annotated[
     str,
-    typer.Option("--optimizer", help="; ".join(f"{row.name}: {row.summary}" for row in OPTIMIZERS.values()) + "."),
+    typer.Option("--optimizer", help=f"{_list_summaries(OPTIMIZERS.values())}."),
 ]
 LrOption = Annotated[
     float | None,
     typer.Option(
         "--lr",
-        help="Peak learning rate (default: the optimiser's: "
-        + ", ".join(f"{row.name} {row.lr:g}" for row in OPTIMIZERS.values())
-        + ").",
+        help=f"Peak learning rate (default: the optimiser's: {_list_defaults('lr')}).",
     ),
 ]
 WeightDecayOption = Annotated[
     float | None,
     typer.Option(
         "--weight-decay",
-        help="Weight decay of matrices and convolutions (default: the optimiser's: "
-        + ", ".join(f"{row.name} {row.weight_decay:g}" for row in OPTIMIZERS.values())
-        + ").",
+        help=f"Weight decay of matrices and convolutions (default: the optimiser's: {_list_defaults('weight_decay')}).",
     ),
 ]
 LrScheduleOption = Annotated[
     str,
     typer.Option(
         "--lr-schedule",
-        help="How the learning rate goes. "
-        + "; ".join(f"{row.name}: {row.summary}" for row in LR_SCHEDULES.values())
-        + ".",
+        help=f"How the learning rate goes. {_list_summaries(LR_SCHEDULES.values())}.",
     ),
 ]
 WarmUpOption = Annotated[

@@ -95,14 +95,8 @@ def _find_state(folder: RunFolder, is_running: bool) -> tuple[State, str | None]
         return "running", None
     if folder.is_finished():
         return "finished", None
-    if not folder.failure_file.is_file():
-        return "interrupted", None
-    if folder.failure_file.stat().st_size > _MAX_OBJECT_BYTES:
-        return "failed", "why is more than can be shown"
-    try:
-        return "failed", _shorten(folder.read_failure() or "")
-    except RecursionError:
-        return "failed", "why is no longer known"
+    reason = folder.read_failure()
+    return ("interrupted", None) if reason is None else ("failed", _shorten(reason))
 
 
 def _read_plan(where: str, config: Any) -> Plan:
@@ -122,10 +116,7 @@ def _read_plan(where: str, config: Any) -> Plan:
 
 
 def _read_result(path: Path) -> Progress:
-    try:
-        result = read_result(path)
-    except (OverflowError, RecursionError) as error:  # numbers larger than any, lists in lists in lists
-        raise _describe_damage(str(path), str(error)) from error
+    result = read_result(path)
     where, content = str(path), result.source
     routing = None
     if result.routing is not None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 
 from overlaycaps.memory import forget_peak_memory
-from overlaycaps.models import build_model
 from overlaycaps.train.feed import draw_batches
 from overlaycaps.train.plan import PreparedRun, TrainRequest, prepare_run
 from overlaycaps.train.ranks import Ranks
@@ -108,14 +107,12 @@ def forecast(run: PreparedRun) -> Forecast:
     Raises:
         UserError: as training does.
     """
-    config, data, runtime = run.config, run.data, run.runtime
+    data, runtime = run.data, run.runtime
     ranks = runtime.ranks
     forget_peak_memory()
-    runtime.prepare()
-    torch.manual_seed(config.seed)
-    model = build_model(config.model, run.model_config).to(runtime.device)
     plan = run.plan_batches()
-    step = make_step(run, model)
+    step = make_step(run)
+    model = step.model
     warning = connect_step(step, run)
 
     # All processes take the same number of steps: they wait for each other.

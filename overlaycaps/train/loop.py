@@ -6,11 +6,8 @@ import functools
 import time
 from typing import Any
 
-import torch
-
 from overlaycaps.errors import Interrupted, ToldElsewhereError, UserError
 from overlaycaps.metrics.multilabel import MultilabelScores
-from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import save_checkpoint
 from overlaycaps.train.evaluate import Watch, evaluate
 from overlaycaps.train.feed import draw_batches
@@ -41,11 +38,9 @@ def train(run: PreparedRun, observer: Observer, stop: StopFlag) -> dict[str, Any
     ranks = runtime.ranks
     if not ranks.is_first:
         observer = SilentObserver()
-    runtime.prepare()
-    torch.manual_seed(config.seed)
-    model = build_model(config.model, run.model_config).to(runtime.device)
     plan = run.plan_batches()
-    step = make_step(run, model)
+    step = make_step(run)
+    model = step.model
     at = Position()
     best: Weights = {}
     state, warnings = ranks.on_first(lambda: read_state(folder))

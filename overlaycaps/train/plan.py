@@ -84,9 +84,15 @@ class PreparedRun:
     folder: RunFolder
     runtime: Runtime
     warnings: list[str]
-    execution: ExecutionConfig
+    accumulate: int = 1
     checkpoint_s: float = DEFAULT_CHECKPOINT_MINUTES * 60
     tensorboard: bool = False
+
+    @property
+    def execution(self) -> ExecutionConfig:
+        """How the run is computed."""
+        runtime = self.runtime
+        return ExecutionConfig(runtime.precision, runtime.num_threads, runtime.ranks.size, self.accumulate)
 
     def plan_batches(self) -> BatchPlan:
         """Return which images every optimiser step sees."""
@@ -177,11 +183,12 @@ def prepare_run(request: TrainRequest, ranks: Ranks = ALONE) -> PreparedRun:
         RunFolder(request.runs_dir / name),
         runtime,
         warnings,
-        ExecutionConfig(runtime.precision, runtime.num_threads, ranks.size, request.accumulate),
+        request.accumulate,
         request.checkpoint_minutes * 60,
         request.tensorboard,
     )
-    return _check_batch_norm(run, model)
+    _check_batch_norm(run, model)
+    return run
 
 
 @dataclass(frozen=True)
@@ -261,22 +268,24 @@ def prepare_resumed_run(request: ResumeRequest, ranks: Ranks = ALONE) -> Prepare
         folder,
         runtime,
         warnings,
-        ExecutionConfig(runtime.precision, runtime.num_threads, ranks.size, accumulate),
+        accumulate,
         request.checkpoint_minutes * 60,
         request.tensorboard,
     )
-    return _check_batch_norm(run, build_model(config.model, model_config))
+    if accumulate > 1 or ranks.size > 1:
+        _check_batch_norm(run, build_model(config.model, model_config))
+    return run
 
 
-def _check_batch_norm(run: PreparedRun, model: OverlayModel) -> PreparedRun:
-    """Return the run if its batches may be computed as it wants; what normalises over a batch needs all of it.
+def _check_batch_norm(run: PreparedRun, model: OverlayModel) -> None:
+    """Refuse to compute batches in parts or shares that a layer of the model has to see whole.
 
     Raises:
-        UsageError: if they may not.
+        UsageError: if the run wants that.
     """
     layer, execution = find_batch_norm(model), run.execution
     if layer is None:
-        return run
+        return
     if execution.accumulate > 1:
         raise UsageError(
             f"--accumulate {execution.accumulate}: {run.config.model} normalises over each batch (in {layer}), so that "
@@ -288,7 +297,6 @@ def _check_batch_norm(run: PreparedRun, model: OverlayModel) -> PreparedRun:
             f"--batch-size {run.config.batch_size}: {run.config.model} normalises over each batch, and one of "
             f"{smallest} images is too small for {execution.processes} processes; choose another."
         )
-    return run
 
 
 def _check_execution(batch_size: int, accumulate: int, checkpoint_minutes: float, ranks: Ranks) -> None:

@@ -51,7 +51,7 @@ def describe_result(
             "warm_up": config.warm_up,
             "clip_norm": config.clip_norm,
             "patience": config.patience,
-            "accumulate": run.execution.accumulate,
+            "accumulate": run.accumulate,
             "precision": run.runtime.precision,
             "compile": is_compiled,
             "fresh": config.fresh,

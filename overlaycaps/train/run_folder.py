@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 from overlaycaps.errors import UserError
 from overlaycaps.files import describe_write_failure, write_text_atomically
 from overlaycaps.schemas import RUN_SCHEMA, RUN_VERSION
+from overlaycaps.train.launcher import describe_launcher
 from overlaycaps.train.run_lock import LOCK_NAME, lock_run
 
 _MAX_JSON_BYTES = 2**20
@@ -249,16 +250,6 @@ class RunFolder:
 
 def _is_of_no_worth(path: Path) -> bool:
     return path.name == LOCK_NAME or _LEFTOVER.fullmatch(path.name) is not None
-
-
-def describe_launcher(environment: Mapping[str, str]) -> list[str]:
-    """Return the words by which this program was started: alone, or by torchrun as so many processes."""
-    size, local_size = (environment.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if not (size.isdecimal() and local_size.isdecimal()) or int(size) <= 1:
-        return ["overlaycaps"]
-    nodes = int(size) // max(1, int(local_size))
-    several = ["--nnodes", str(nodes), "..."] if nodes > 1 else []
-    return ["torchrun", *several, "--nproc-per-node", local_size, "-m", "overlaycaps"]
 
 
 def _read_epoch(line: str) -> float:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from overlaycaps.errors import UserError
+from overlaycaps.models import build_model
 from overlaycaps.models.base import OverlayModel
 from overlaycaps.train.batch_norm import synchronize_batch_norm
 from overlaycaps.train.compilation import compile_forward
@@ -128,13 +129,19 @@ class TrainStep:
         return DivergedError(f"{what} at step {number}, at a learning rate of {self.lr:.3g}: {first}; {remedy}.")
 
 
-def make_step(run: PreparedRun, model: OverlayModel) -> TrainStep:
-    """Return what takes the steps of a run, not yet compiled or connected with other processes."""
-    ranks = run.runtime.ranks
+def make_step(run: PreparedRun) -> TrainStep:
+    """Set up the process and return what takes the steps of a run, with the weights that its seed gives.
+
+    It is not yet compiled, nor connected with other processes.
+    """
+    runtime, ranks = run.runtime, run.runtime.ranks
+    runtime.prepare()
+    torch.manual_seed(run.config.seed)
+    model = build_model(run.config.model, run.model_config).to(runtime.device)
     if ranks.size > 1:
         synchronize_batch_norm(model, ranks.size)
     optimizer, schedule = make_optimizer(model, run.config, run.plan_batches().num_steps)
-    return TrainStep(model, model, optimizer, schedule, run.runtime, run.execution.accumulate, run.config.clip_norm)
+    return TrainStep(model, model, optimizer, schedule, runtime, run.accumulate, run.config.clip_norm)
 
 
 def connect_step(step: TrainStep, run: PreparedRun) -> str | None:
@@ -153,7 +160,7 @@ def connect_step(step: TrainStep, run: PreparedRun) -> str | None:
             part
             for batch in run.plan_batches().batch_sizes
             for share in split_sizes(batch, ranks.size)
-            for part in split_sizes(max(share, 1), min(run.execution.accumulate, max(share, 1)))
+            for part in split_sizes(max(share, 1), min(run.accumulate, max(share, 1)))
         }
         examples = [
             torch.zeros(n, canvas_px, canvas_px, dtype=torch.uint8, device=runtime.device)

@@ -96,7 +96,7 @@ def test_a_grid_measures_each_model_once_and_knows_what_is_done(
         measured.append(name)
         return build_model(name, *given)  # type: ignore[arg-type]  # whatever is given
 
-    monkeypatch.setattr("overlaycaps.train.forecast.build_model", build)
+    monkeypatch.setattr("overlaycaps.train.step.build_model", build)
     before = read_tree(request_.runs_dir)
     told: list[CellForecast] = forecast_grid(cells, ALONE)
     assert measured == ["caps", "cnn"]

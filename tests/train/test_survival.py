@@ -1,4 +1,4 @@
-"""Runs that are killed, damaged, disputed or diverged: nothing that was saved is lost, and the end is the same."""
+"""Runs that are stopped, killed or damaged: nothing that was saved is lost, and the end is the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,66 +17,15 @@ from typing import Any
 import pytest
 import torch
 
-from overlaycaps.config import SIZES
 from overlaycaps.errors import Interrupted, UserError
-from overlaycaps.models import build_model
 from overlaycaps.train.checkpoint import load_checkpoint, load_weights, save_checkpoint
-from overlaycaps.train.finite import describe_broken_layer
 from overlaycaps.train.interrupt import StopFlag
 from overlaycaps.train.loop import train
 from overlaycaps.train.observer import SilentObserver
-from overlaycaps.train.plan import PreparedRun, ResumeRequest, TrainRequest, prepare_resumed_run, prepare_run
-from overlaycaps.train.run_lock import RunInUseError, is_run_locked
-from overlaycaps.train.runtime import select_runtime
+from overlaycaps.train.plan import PreparedRun, ResumeRequest, prepare_resumed_run, prepare_run
 from overlaycaps.train.session import carry_out
-from overlaycaps.train.step import TrainStep
-from tests.train.test_loop import Recorder, StopAfter, make_request
-
-ROOT = Path(__file__).parents[2]
-
-
-class Listener(Recorder):
-    """Keeps warnings as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.warnings: list[str] = []
-
-    def on_warning(self, message: str) -> None:
-        self.warnings.append(message)
-
-
-def begin(request: TrainRequest, observer: Any = None, stop: StopFlag | None = None) -> dict[str, Any]:
-    return carry_out(prepare_run(request), observer or SilentObserver(), stop or StopFlag(), "new")
-
-
-def go_on(path: Path, observer: Any = None, **changes: Any) -> dict[str, Any]:
-    run = prepare_resumed_run(ResumeRequest(path, cpu=True, **changes))
-    return carry_out(run, observer or SilentObserver(), StopFlag(), "resume")
-
-
-def read_end(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
-    """Return the last state's weights, the lines of metrics without their times, and the scores."""
-    state = load_checkpoint(folder / "last.pt")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines:
-        del line["train_time_s"]
-    result = json.loads((folder / "result.json").read_text())
-    weights = {f"{part}.{name}": tensor for part in ("model", "best_model") for name, tensor in state[part].items()}
-    for number, moments in state["optimizer"]["state"].items():
-        weights |= {f"optimizer.{number}.{name}": value for name, value in moments.items()}
-    return weights, lines, {part: result[part] for part in ("test", "validation")}
-
-
-def assert_same_end(one: Path, other: Path) -> None:
-    (weights, lines, scores), (weights_2, lines_2, scores_2) = read_end(one), read_end(other)
-    assert list(weights) == list(weights_2)
-    for name, tensor in weights.items():
-        assert torch.equal(tensor, weights_2[name]), name
-    assert [line["lr"] for line in lines] == [line["lr"] for line in lines_2]
-    assert lines == lines_2
-    assert scores == scores_2
-
+from tests.train.runs import ROOT, Listener, assert_same_end, begin, flip, go_on
+from tests.train.test_loop import StopAfter, make_request
 
 # Both schedules and optimisers, clipping and early stopping have state of their own.
 KINDS: dict[str, dict[str, Any]] = {
@@ -177,22 +125,6 @@ def test_a_run_that_is_killed_again_and_again_ends_the_same(
     assert not list((tmp_path / "parts/run").glob("train.lock")), "what a dead process left is gone"
 
 
-@pytest.fixture
-def stopped(tiny_data: Path, tmp_path: Path) -> Path:
-    """The folder of a run that was stopped in its second epoch, with a state before the last one."""
-    stopper = StopAfter(7)
-    with pytest.raises(Interrupted):
-        begin(make_request(tiny_data, tmp_path / "runs"), stopper, stopper.stop)
-    begin(make_request(tiny_data, tmp_path / "whole"))
-    return tmp_path / "runs/run"
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1  # in the middle of a tensor, where nothing but a checksum notices
-    path.write_bytes(content)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
@@ -265,198 +197,11 @@ def test_a_resumed_run_keeps_to_its_precision_threads_and_parts(tiny_data: Path,
     assert (asked.execution.threads, asked.execution.accumulate) == (2, 1)
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from overlaycaps.train.run_lock import lock_run
-with lock_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("way", ["resume", "replace", "new"])
-def test_two_processes_cannot_train_into_one_folder(way: str, stopped: Path, tiny_data: Path) -> None:
-    before = {path.name: path.read_bytes() for path in stopped.iterdir()}
-    words = [sys.executable, "-c", HOLDER, str(stopped)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as holder:
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == "held\n"
-            assert is_run_locked(stopped)
-            run = prepare_run(make_request(tiny_data, stopped.parent))
-            if way == "resume":
-                run = prepare_resumed_run(ResumeRequest(stopped, cpu=True))
-            with pytest.raises(RunInUseError, match=rf"run is in use by process {holder.pid} on .*; wait"):
-                carry_out(run, SilentObserver(), StopFlag(), way)  # type: ignore[arg-type]
-            assert {path.name: path.read_bytes() for path in stopped.iterdir() if path.name in before} == before
-        finally:
-            holder.kill()
-    deadline = time.monotonic() + 10
-    while is_run_locked(stopped):
-        assert time.monotonic() < deadline
-    go_on(stopped)
-
-
 def test_what_a_killed_process_left_half_written_is_removed(stopped: Path) -> None:
     (stopped / ".last.pt.12345.partial").write_bytes(b"half of a state")
     (stopped / ".mine.partial").write_bytes(b"not ours")
     go_on(stopped)
     assert [path.name for path in stopped.iterdir() if path.name.startswith(".")] == [".mine.partial"]
-
-
-def test_a_folder_without_locks_is_told(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaycaps.train.run_lock._try_lock", lambda *_arguments, **_more: "unknown")
-    listener = Listener()
-    begin(make_request(tiny_data, tmp_path, epochs=1), listener)
-    assert len(listener.warnings) == 1
-    assert "no locks on this file system" in listener.warnings[0]
-
-
-def poison(monkeypatch: pytest.MonkeyPatch, at_step: int, do: Callable[[Any], None]) -> None:
-    """Do something to a step before it is taken."""
-    take = TrainStep.take
-
-    def take_poisoned(self: Any, images: Any, labels: Any, batch_size: int, number: int) -> float:
-        if number == at_step:
-            do(self)
-        return take(self, images, labels, batch_size, number)
-
-    monkeypatch.setattr(TrainStep, "take", take_poisoned)
-
-
-def find_weight(model: str) -> str:
-    return next(name for name, value in build_model(model, SIZES["tiny"]).named_parameters() if value.ndim > 1)
-
-
-def test_a_run_that_diverges_says_where_and_keeps_its_last_good_state(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = find_weight("cnn")
-
-    @torch.no_grad()
-    def spoil(step: Any) -> None:
-        dict(step.model.named_parameters())[name].fill_(float("nan"))
-
-    poison(monkeypatch, 7, spoil)
-    with pytest.raises(UserError) as caught:
-        begin(make_request(tiny_data, tmp_path, model="cnn"))
-    message = str(caught.value)
-    assert message.startswith("the loss is nan at step 7, at a learning rate of 0.00")
-    assert f"in the weights of layer {name.rpartition('.')[0]};" in message
-    assert "lower --lr or give --clip-norm" in message
-    assert message.endswith(f"The last good state is in {tmp_path}/run/last.pt.")
-    state = load_checkpoint(tmp_path / "run/last.pt")
-    assert state["position"]["step"] == 5
-    assert all(tensor.isfinite().all() for tensor in state["model"].values())
-    assert json.loads((tmp_path / "run/failure.json").read_text()) == {"message": message}
-    monkeypatch.undo()
-    go_on(tmp_path / "run")
-    begin(make_request(tiny_data, tmp_path / "whole", model="cnn"))
-    assert_same_end(tmp_path / "whole/run", tmp_path / "run")
-    assert not (tmp_path / "run/failure.json").exists()
-
-
-def test_an_output_that_diverges_names_its_layer(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [name for name, module in build_model("caps", SIZES["tiny"]).named_modules() if name]
-
-    def spoil(step: Any) -> None:
-        module = dict(step.model.named_modules())[names[0]]
-        module.register_forward_hook(lambda _module, _inputs, output: output * float("inf"))
-
-    poison(monkeypatch, 3, spoil)
-    with pytest.raises(UserError, match=rf"at step 3, .* is in the output of layer {names[0]};"):
-        begin(make_request(tiny_data, tmp_path))
-
-
-def test_a_layer_is_found_as_the_step_computes_it_and_keeps_its_statistics() -> None:
-    model = build_model("resnet18", SIZES["tiny"])
-    images = torch.randint(0, 256, (3, 36, 36), dtype=torch.uint8)
-    runtime, _ = select_runtime(None, True, "fp32")
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    assert describe_broken_layer(model, images, runtime) is None
-
-    def spoil(module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        return output * float("inf") if module.training else output
-
-    dict(model.named_modules())["stem_norm"].register_forward_hook(spoil)
-    assert describe_broken_layer(model, images, runtime) == "the output of layer stem_norm"
-    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
-
-
-def test_a_gradient_that_is_not_finite_never_reaches_the_weights(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = find_weight("caps")
-    kept: dict[str, Any] = {}
-
-    def spoil(step: Any) -> None:
-        parameter = dict(step.model.named_parameters())[name]
-        parameter.register_hook(lambda gradient: gradient * float("inf"))
-        kept["before"] = {key: value.clone() for key, value in step.model.state_dict().items()}
-        kept["model"] = step.model
-
-    poison(monkeypatch, 4, spoil)
-    with pytest.raises(UserError, match=rf"the gradient is not finite at step 4, .* layer {name.rpartition('.')[0]};"):
-        begin(make_request(tiny_data, tmp_path, clip_norm=1.0))
-    for key, value in kept["model"].state_dict().items():
-        assert torch.equal(value, kept["before"][key]), key
-
-
-def test_weights_that_are_not_finite_replace_no_state(
-    tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take = TrainStep.take
-
-    def take_and_spoil(self: Any, images: Any, labels: Any, batch_size: int, number: int) -> float:
-        loss = take(self, images, labels, batch_size, number)
-        if number == 10:
-            with torch.no_grad():
-                next(self.model.parameters()).fill_(float("inf"))
-        return loss
-
-    monkeypatch.setattr(TrainStep, "take", take_and_spoil)
-    with pytest.raises(UserError, match=r"the weights are not finite after step 10, .*The last good state is in"):
-        begin(make_request(tiny_data, tmp_path))
-    assert load_checkpoint(tmp_path / "run/last.pt")["position"]["step"] == 5
-
-
-@pytest.mark.parametrize("model", ["caps", "caps-matrix", "cnn"])
-@pytest.mark.parametrize("parts", [3, 20])
-def test_parts_of_a_batch_make_up_the_whole(model: str, parts: int, tiny_data: Path, tmp_path: Path) -> None:
-    whole = begin(make_request(tiny_data, tmp_path / "whole", model=model, precision="fp32"))
-    split = begin(make_request(tiny_data, tmp_path / "parts", model=model, precision="fp32", accumulate=parts))
-    assert split["training"]["accumulate"] == parts
-    assert split["training"]["steps"] == whole["training"]["steps"]
-    ours, theirs = (load_checkpoint(tmp_path / name / "run/last.pt")["model"] for name in ("parts", "whole"))
-    for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, rtol=2e-3, atol=2e-4, msg=name)
-
-
-def test_parts_do_not_replace_a_batch_that_is_normalised(tiny_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--accumulate 2: resnet18 normalises over each batch \(in stem_norm\)"):
-        begin(make_request(tiny_data, tmp_path, model="resnet18", accumulate=2))
-
-
-def test_clipping_bounds_the_gradient(tiny_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    norms: list[float] = []
-    step = torch.optim.SGD.step
-
-    def watch(self: Any, *arguments: Any, **more: Any) -> Any:
-        gradients = [p.grad for group in self.param_groups for p in group["params"]]
-        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
-        return step(self, *arguments, **more)
-
-    monkeypatch.setattr(torch.optim.SGD, "step", watch)
-    begin(make_request(tiny_data, tmp_path / "free", optimizer="sgd"))
-    free, norms[:] = [*norms], []
-    begin(make_request(tiny_data, tmp_path / "clipped", optimizer="sgd", clip_norm=0.01))
-    assert max(free) > 0.02
-    assert max(norms) <= 0.01 * 1.001
-    assert min(free[:1]) > norms[0]
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
@@ -507,14 +252,6 @@ def test_unused_folder_is_removed_where_a_run_cannot_begin(tiny_data: Path, tmp_
 
 def _refuse(*_arguments: Any) -> None:
     raise UserError("no")
-
-
-def test_a_link_in_place_of_the_lock_leads_nowhere(stopped: Path, tmp_path: Path) -> None:
-    (tmp_path / "precious.txt").write_text("mine")
-    (stopped / "train.lock").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(UserError, match=r"train\.lock could not be written: a link stands where a file is needed"):
-        go_on(stopped)
-    assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
 def test_a_damaged_state_does_not_replace_the_sound_one(stopped: Path) -> None:
@@ -574,9 +311,3 @@ def test_what_auto_came_to_is_the_same_run(tiny_data: Path, tmp_path: Path) -> N
 def test_a_run_is_called_by_its_folder_also_from_inside(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(stopped)
     assert go_on(Path())["run"] == "run"
-
-
-def test_a_refused_choice_makes_no_folder(tiny_data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--accumulate 2"):
-        begin(make_request(tiny_data, tmp_path / "runs", model="resnet18", accumulate=2))
-    assert not (tmp_path / "runs").exists()
